@@ -1,0 +1,1 @@
+"""Prompt files, closed vocabularies, and the pins that hold them."""
