@@ -1,0 +1,314 @@
+"""BM25 over the terms of text.py, as four NumPy arrays and nothing else.
+
+Rule: every sum is a sum of integers. The impact of a posting is one byte, the weight of a term one integer,
+so a score is exact whatever the order, the CPU or the load, and equal scores are ordered by row.
+
+BM25 of article d for the query terms T (each counted once):
+
+    sum over t in T of  w(t) * idf(t) * tf * (k1 + 1) / (tf + k1 * (1 - b + b * |d| / average |d|))
+    idf(t) = ln(1 + (N - df + 0.5) / (df + 0.5)),  w = 0.5 for a single Han character, else 1
+
+The fraction lies in 0 .. k1 + 1 and is stored as 1 .. 255; idf follows from the length of the posting list.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cg_rag.index.text import HAN_RANGES, TOKENISER_VERSION, find_words, normalise, terms
+
+__all__ = ["TOKENISER_VERSION", "LexicalArrays", "LexicalSearcher", "term_key", "terms"]
+
+K1 = 1.5
+B = 0.75
+# A character inside a run is already told by two pairs. Full weight: R@10 0.750 / MRR@10 0.606 on the site
+# questions, half: 0.821 / 0.641, better on either half of them; no difference on STARD (docs/retrieval.md).
+SINGLE_WEIGHT = 0.5
+IMPACT_LEVELS = 255
+IDF_SCALE = 1000  # idf 0.001 .. 13 becomes 1 .. 13000
+
+# A packed posting is  term << 22 | row,  a term of Han characters  first << 21 | second  (first may be 0).
+_ROW_BITS = 22
+_CHAR_BITS = 21
+MAX_ROWS = 1 << _ROW_BITS
+# Words get numbers above all code points while an index is built, hashes with the top bit set in the index.
+_WORD_BASE = 0x110000 << _CHAR_BITS
+_WORD_TAG = 1 << 63
+_BATCH = 1024  # texts tokenised at a time: a few MB of scratch that stays in the cache
+
+# From this many articles on, terms in more than half of them are left out of a query that has others.
+MIN_ROWS_TO_SKIP_COMMON = 1000
+# A query of 2000 different characters costs milliseconds, not a walk through the whole index.
+MAX_QUERY_TERMS = 512
+MAX_POSTINGS = 1 << 20
+
+_BLOCK = 64
+
+
+def term_key(term: str) -> int:
+    """The 64-bit key of a term, equal on every machine: packed code points, or a tagged BLAKE2b of a word."""
+    first = ord(term[0])
+    # Words hold no Han characters, so the first one tells; most are in the one range looked at first.
+    if 0x4E00 <= first <= 0x9FFF or any(low <= first <= high for low, high in HAN_RANGES):
+        return first if len(term) == 1 else first << _CHAR_BITS | ord(term[1])
+    digest = hashlib.blake2b(term.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little") | _WORD_TAG
+
+
+@dataclass(frozen=True, slots=True)
+class LexicalArrays:
+    """Posting lists in one piece: the list of term i is `rows[indptr[i]:indptr[i + 1]]`, ascending.
+
+    keys     uint64 [V], ascending (term_key)
+    indptr   int64 [V + 1]
+    rows     uint16 [P], uint32 where there are more than 65536 articles
+    impacts  uint8 [P], 1 .. 255: the BM25 fraction in steps of (k1 + 1) / 255, without idf
+    meta     JSON-able: tokeniser, k1, b, num_rows, average_terms
+    """
+
+    keys: NDArray[np.uint64]
+    indptr: NDArray[np.int64]
+    rows: NDArray[Any]
+    impacts: NDArray[np.uint8]
+    meta: dict[str, Any]
+
+    @classmethod
+    def build(cls, texts: Iterable[str], progress: Callable[[int], None] | None = None) -> LexicalArrays:
+        """Tokenise `texts` (row 0, 1, …); `progress` is told how many are done. ValueError above MAX_ROWS."""
+        tokens = _Tokens()
+        stream = iter(texts)
+        while batch := list(islice(stream, _BATCH)):
+            tokens.add(batch)
+            if progress is not None:
+                progress(tokens.num_rows)
+        return _arrays(*tokens.packed(), tokens.lengths())
+
+
+class _Tokens:
+    """Collects every occurrence of every term as packed integers, a batch of texts at a time."""
+
+    def __init__(self) -> None:
+        self.num_rows = 0
+        self._packed: list[NDArray[np.uint64]] = []
+        self._lengths: list[NDArray[np.int64]] = []
+        self._word_ids: dict[str, int] = {}
+        self._words: list[int] = []
+        self._word_rows: list[int] = []
+
+    def add(self, texts: Sequence[str]) -> None:
+        if self.num_rows + len(texts) > MAX_ROWS:
+            raise ValueError(f"条文数超过上限 {MAX_ROWS}。")
+        normal = [normalise(text) for text in texts]
+        self._add_han(normal)
+        self._add_words(normal)
+        self.num_rows += len(texts)
+
+    def _add_han(self, texts: Sequence[str]) -> None:
+        sizes = np.fromiter(map(len, texts), np.int64, len(texts)) + 1
+        joined = "\n".join(texts) + "\n"
+        points = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), np.uint32)
+        places = np.flatnonzero(_is_han(points))
+        pairs = places[:-1][np.diff(places) == 1]
+        row_of = np.repeat(np.arange(len(texts), dtype=np.uint64) + np.uint64(self.num_rows), sizes)
+        wide = points.astype(np.uint64)
+        single = wide[places]
+        double = wide[pairs] << np.uint64(_CHAR_BITS) | wide[pairs + 1]
+        rows = np.concatenate([row_of[places], row_of[pairs]])
+        self._packed.append(np.concatenate([single, double]) << np.uint64(_ROW_BITS) | rows)
+        counts = np.bincount((rows - np.uint64(self.num_rows)).astype(np.int64), minlength=len(texts))
+        self._lengths.append(counts)
+
+    def _add_words(self, texts: Sequence[str]) -> None:
+        for offset, text in enumerate(texts):
+            before = len(self._words)
+            self._words += [self._word_ids.setdefault(word, len(self._word_ids)) for word in find_words(text)]
+            count = len(self._words) - before
+            self._word_rows += [self.num_rows + offset] * count
+            self._lengths[-1][offset] += count
+
+    def lengths(self) -> NDArray[np.int64]:
+        """int64 [N]: terms per article."""
+        return np.concatenate([np.empty(0, np.int64), *self._lengths])
+
+    def packed(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        """(uint64 [occurrences] unsorted, uint64 [words] the ascending keys that words are numbered by)."""
+        hashes = np.array([term_key(word) for word in self._word_ids], np.uint64)
+        word_keys, rank = np.unique(hashes, return_inverse=True)
+        numbers = rank.astype(np.uint64)[np.array(self._words, np.int64)] + np.uint64(_WORD_BASE)
+        words = numbers << np.uint64(_ROW_BITS) | np.array(self._word_rows, np.uint64)
+        return np.concatenate([*self._packed, words]), word_keys
+
+
+def _is_han(points: NDArray[np.uint32]) -> NDArray[np.bool_]:
+    found = np.zeros(len(points), np.bool_)
+    for first, last in HAN_RANGES:
+        # Unsigned wrap-around makes one comparison of two.
+        found |= points - np.uint32(first) <= np.uint32(last - first)
+    return found
+
+
+def _starts(ordered: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """int64: where each run of equal values begins, and the length of the array at the end."""
+    changes = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
+    head = np.zeros(min(1, len(ordered)), np.int64)
+    return np.concatenate([head, changes, [len(ordered)]])
+
+
+def _arrays(
+    packed: NDArray[np.uint64], word_keys: NDArray[np.uint64], lengths: NDArray[np.int64]
+) -> LexicalArrays:
+    packed.sort()
+    starts = _starts(packed)
+    counts = np.diff(starts)
+    postings = packed[starts[:-1]]
+    rows = (postings & np.uint64(MAX_ROWS - 1)).astype(np.uint16 if len(lengths) <= 1 << 16 else np.uint32)
+    numbers = postings >> np.uint64(_ROW_BITS)
+    indptr = _starts(numbers)
+    keys = numbers[indptr[:-1]]
+    is_word = keys >= np.uint64(_WORD_BASE)
+    keys[is_word] = word_keys[(keys[is_word] - np.uint64(_WORD_BASE)).astype(np.int64)]
+    average = float(lengths.sum()) / max(1, len(lengths))
+    impacts = _impacts(counts, rows, lengths, average)
+    meta = {
+        "tokeniser": TOKENISER_VERSION,
+        "k1": K1,
+        "b": B,
+        "num_rows": len(lengths),
+        "average_terms": average,
+    }
+    return LexicalArrays(keys, indptr, rows, impacts, meta)
+
+
+def _impacts(
+    counts: NDArray[np.int64], rows: NDArray[Any], lengths: NDArray[np.int64], average: float
+) -> NDArray[np.uint8]:
+    norm = K1 * (1 - B + B * lengths / max(1.0, average))
+    fraction = counts / (counts + norm[rows])
+    impacts: NDArray[np.uint8] = np.maximum(1, np.rint(fraction * IMPACT_LEVELS)).astype(np.uint8)
+    return impacts
+
+
+class LexicalSearcher:
+    """Searches arrays that may be read-only and memory-mapped; holds no scratch, so threads share one."""
+
+    def __init__(self, arrays: LexicalArrays) -> None:
+        # A slice of a memmap object costs ten times as much as one of the plain array over the same memory.
+        self._keys = np.asarray(arrays.keys)
+        self._indptr = np.asarray(arrays.indptr)
+        self._rows = np.asarray(arrays.rows)
+        self._impacts = np.asarray(arrays.impacts)
+        self._num_rows = int(arrays.meta["num_rows"])
+        self._unit = (float(arrays.meta["k1"]) + 1) / (IMPACT_LEVELS * IDF_SCALE)
+
+    def search(
+        self, query: str, ranges: Sequence[tuple[int, int]], k: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """(rows int64 [<= k], BM25 scores float64 [<= k]), best first, equal scores by row.
+
+        Only rows of `ranges` (ascending, disjoint, [start, stop)) that share a term with the query.
+        ValueError where k < 1.
+        """
+        if k < 1:
+            raise ValueError(f"k 须不小于 1，收到 {k}。")
+        lists = self._posting_lists(query)
+        ranges = [(start, stop) for start, stop in ranges if start < stop]
+        if not lists or not ranges:
+            return np.empty(0, np.int64), np.empty(0, np.float64)
+        low, high = ranges[0][0], ranges[-1][1]
+        sums = self._sum_impacts(lists, low, high)
+        rows, best = _best_of_ranges(sums, low, ranges, k)
+        return rows, best * self._unit
+
+    def _posting_lists(self, query: str) -> list[tuple[int, int, int]]:
+        """(start, stop, weight) of each term that is searched for, rarest first."""
+        keys = np.array(sorted({term_key(term) for term in terms(query)}), np.uint64)
+        places = np.searchsorted(self._keys, keys)
+        places = places[places < len(self._keys)]
+        places = places[self._keys[places] == keys[: len(places)]]
+        starts, stops = self._indptr[places], self._indptr[places + 1]
+        chosen = self._choose(stops - starts)
+        single = self._keys[places[chosen]] < np.uint64(1 << _CHAR_BITS)
+        lists = zip(starts[chosen].tolist(), stops[chosen].tolist(), single.tolist(), strict=True)
+        return [(start, stop, self._weight(stop - start, is_single)) for start, stop, is_single in lists]
+
+    def _choose(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Which posting lists are worth their cost: rarest first, equal sizes by key."""
+        order = np.argsort(sizes, kind="stable")[:MAX_QUERY_TERMS]
+        ordered = sizes[order]
+        fits = np.cumsum(ordered) <= MAX_POSTINGS
+        if self._num_rows >= MIN_ROWS_TO_SKIP_COMMON and ordered.size and 2 * ordered[0] <= self._num_rows:
+            fits &= 2 * ordered <= self._num_rows
+        fits[:1] = True
+        return order[fits]
+
+    def _weight(self, size: int, is_single: bool) -> int:
+        idf = math.log(1 + (self._num_rows - size + 0.5) / (size + 0.5))
+        return max(1, round(idf * IDF_SCALE * (SINGLE_WEIGHT if is_single else 1.0)))
+
+    def _sum_impacts(self, lists: Sequence[tuple[int, int, int]], low: int, high: int) -> NDArray[np.float64]:
+        """float64 [high - low]: whole numbers far below 2**53, so the sums are exact in any order."""
+        if (low, high) != (0, self._num_rows):
+            lists = list(self._cut(lists, low, high))
+        total = sum(stop - start for start, stop, _ in lists)
+        rows = np.empty(total, np.intp)
+        shares = np.empty(total, np.float64)
+        end = 0
+        for start, stop, weight in lists:
+            begin, end = end, end + stop - start
+            rows[begin:end] = self._rows[start:stop]
+            np.multiply(self._impacts[start:stop], float(weight), out=shares[begin:end])
+        if low:
+            rows -= low
+        sums = np.bincount(rows, weights=shares, minlength=high - low)
+        return sums.astype(np.float64, copy=False)
+
+    def _cut(
+        self, lists: Sequence[tuple[int, int, int]], low: int, high: int
+    ) -> Iterator[tuple[int, int, int]]:
+        bounds = np.array([low, high], np.int64)
+        for start, stop, weight in lists:
+            first, last = np.searchsorted(self._rows[start:stop], bounds).tolist()
+            if first < last:
+                yield start + first, start + last, weight
+
+
+def _best_of_ranges(
+    sums: NDArray[np.float64], low: int, ranges: Sequence[tuple[int, int]], k: int
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    if len(ranges) == 1:
+        places = _top(sums, k)
+        return places + low, sums[places]
+    scores = np.concatenate([sums[start - low : stop - low] for start, stop in ranges])
+    places = _top(scores, k)
+    starts = np.array([start for start, _ in ranges], np.int64)
+    firsts = np.cumsum([0] + [stop - start for start, stop in ranges[:-1]])
+    owner = np.searchsorted(firsts, places, side="right") - 1
+    return places - firsts[owner] + starts[owner], scores[places]
+
+
+def _top(scores: NDArray[np.float64], k: int) -> NDArray[np.int64]:
+    """int64 [<= k]: places of the k highest positive scores, equal ones ascending.
+
+    The k-th highest of the maxima of disjoint groups is a bound that k scores reach: what is below it is out.
+    """
+    whole = len(scores) // _BLOCK
+    found = np.flatnonzero(scores)
+    if whole > k:
+        # Row i + j * whole for all j: a maximum over columns runs in whole vectors, one over rows does not.
+        maxima = scores[: whole * _BLOCK].reshape(_BLOCK, whole).max(axis=0)
+        bound = np.partition(maxima, whole - k)[whole - k]
+        found = np.flatnonzero(scores >= max(bound, 1.0))
+    values = scores[found]
+    if len(found) > 4 * k:
+        bound = np.partition(values, len(values) - k)[len(values) - k]
+        found = found[values >= bound]
+        values = scores[found]
+    return found[np.argsort(-values, kind="stable")[:k]]

@@ -1,0 +1,170 @@
+"""From a question to ranked articles: lexical search, and look-up of what the question names outright.
+
+Rule: three tiers, each wholly before the next.
+    exact    articles that the query names by law and number, in row order
+    law      articles of a law that the query names by 《》, code or name, best lexical score first
+    lexical  everything else that shares a term, best lexical score first; only here min_score cuts
+
+A score is the lexical one, lifted so that no tier ends below the start of the next: in the law tier by the
+best lexical score of the whole scope; exact articles all get the best score behind them plus 1. Scores do not
+depend on topk; they order one answer and do not compare answers. `stages` holds the lexical score itself.
+"""
+
+from __future__ import annotations
+
+import time
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from cg_rag.index.citations import Resolver
+from cg_rag.index.corpus import Article, LawRun, Scope
+from cg_rag.index.errors import ScopeUnknown
+from cg_rag.index.lexical import LexicalArrays, LexicalSearcher
+
+Ranges = Sequence[tuple[int, int]]
+
+
+class Reader(Protocol):
+    """What is needed of an open index (`store.IndexReader`)."""
+
+    @property
+    def runs(self) -> tuple[LawRun, ...]: ...
+
+    @property
+    def lexical(self) -> LexicalArrays: ...
+
+    def find_rows(self, run_index: int, key: str) -> list[int]: ...
+
+    def read_articles(self, rows: Sequence[int]) -> list[Article]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """`stages`: "lexical" where terms are shared, and 1.0 for the tier "exact" or "law"."""
+
+    row: int
+    score: float
+    stages: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """`articles[i]` is the article of `hits[i]`. `query` is what was searched for, normalised.
+
+    `timings_ms`: exact_ms (names read and resolved), lexical_ms, read_ms, wall time.
+    """
+
+    hits: list[Hit]
+    articles: list[Article]
+    timings_ms: dict[str, float]
+    warnings: list[str]
+    query: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """What a query names outright, inside its scope: rows ascending, ranges ascending and disjoint."""
+
+    rows: list[int]
+    ranges: list[tuple[int, int]]
+
+
+class Retriever:
+    """Searches the scopes of one open index. Immutable, so threads share one."""
+
+    retrieval_method: ClassVar[str] = "lexical"
+
+    def __init__(
+        self, reader: Reader, scopes: Mapping[str, Scope], *, min_score: float | None = None
+    ) -> None:
+        """`min_score` is a lexical score, None cuts nothing."""
+        self._reader = reader
+        self._scopes = dict(scopes)
+        self._min_score = min_score
+        self._searcher = LexicalSearcher(reader.lexical)
+        self._resolver = Resolver(reader)
+        self._ranges_of_law: dict[str, list[tuple[int, int]]] = {}
+        for run in reader.runs:
+            self._ranges_of_law.setdefault(run.law_name, []).append((run.start, run.start + run.count))
+
+    def search(self, query: str, scope: str, topk: int) -> SearchResult:
+        """At most `topk` articles of `scope`, scores never rising. ScopeUnknown, ValueError for topk < 1."""
+        if topk < 1:
+            raise ValueError(f"topk 须不小于 1，收到 {topk}。")
+        if scope not in self._scopes:
+            raise ScopeUnknown(scope, list(self._scopes))
+        query = unicodedata.normalize("NFKC", query).strip()
+        ranges = self._scopes[scope].ranges
+        started = time.perf_counter()
+        named = self._find_named(query, ranges)
+        resolved = time.perf_counter()
+        hits = self._rank(query, ranges, named, topk)
+        ranked = time.perf_counter()
+        articles = self._reader.read_articles([hit.row for hit in hits])
+        read = time.perf_counter()
+        timings = {
+            "exact_ms": (resolved - started) * 1000,
+            "lexical_ms": (ranked - resolved) * 1000,
+            "read_ms": (read - ranked) * 1000,
+        }
+        return SearchResult(hits, articles, timings, [], query)
+
+    def _find_named(self, query: str, ranges: Ranges) -> _Named:
+        rows: set[int] = set()
+        laws: set[str] = set()
+        for citation in self._resolver.find_citations(query):
+            resolution = self._resolver.resolve(citation)
+            if resolution.status == "law_not_in_corpus":
+                continue
+            rows.update(resolution.rows)
+            laws.update(resolution.law_names)
+        law_ranges = sorted(span for law in laws for span in self._ranges_of_law[law])
+        inside = sorted(row for row in rows if any(start <= row < stop for start, stop in ranges))
+        return _Named(inside, list(_intersect(law_ranges, ranges)))
+
+    def _rank(self, query: str, ranges: Ranges, named: _Named, topk: int) -> list[Hit]:
+        # Rows of the tiers before are taken out of the lists afterwards, so as many more are asked for.
+        law = self._search_law(query, named, topk)
+        taken = {*named.rows, *(row for row, _ in law)}
+        found = self._lexical(query, ranges, topk + len(taken))
+        lift = found[0][1] if found else 0.0
+        hits = [Hit(row, score + lift, {"lexical": score, "law": 1.0}) for row, score in law]
+        for row, score in found:
+            if row not in taken and (self._min_score is None or score >= self._min_score):
+                hits.append(Hit(row, score, {"lexical": score}))
+        top = hits[0].score if hits else 0.0
+        return [*self._exact_hits(query, named.rows[:topk], top + 1.0), *hits][:topk]
+
+    def _search_law(self, query: str, named: _Named, topk: int) -> list[tuple[int, float]]:
+        if not named.ranges:
+            return []
+        exact = set(named.rows)
+        found = self._lexical(query, named.ranges, topk + len(exact))
+        return [(row, score) for row, score in found if row not in exact]
+
+    def _exact_hits(self, query: str, rows: Sequence[int], score: float) -> list[Hit]:
+        if not rows:
+            return []
+        lexical = dict(self._lexical(query, [(row, row + 1) for row in rows], len(rows)))
+        return [
+            Hit(row, score, ({"lexical": lexical[row]} if row in lexical else {}) | {"exact": 1.0})
+            for row in rows
+        ]
+
+    def _lexical(self, query: str, ranges: Ranges, k: int) -> list[tuple[int, float]]:
+        rows, scores = self._searcher.search(query, ranges, k)
+        return list(zip(rows.tolist(), scores.tolist(), strict=True))
+
+
+def _intersect(left: Ranges, right: Ranges) -> Iterator[tuple[int, int]]:
+    """Both ascending and disjoint, and so is what they have in common."""
+    at = 0
+    for start, stop in left:
+        while at < len(right) and right[at][1] <= start:
+            at += 1
+        for first, last in right[at:]:
+            if first >= stop:
+                break
+            yield max(start, first), min(stop, last)
