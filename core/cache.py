@@ -89,9 +89,7 @@ class Cache(Generic[Value]):
                 # Nobody is told before the work has really ended, so that its slot is free by then.
                 await asyncio.wait([flight.task])
 
-    async def _run(
-        self, key: Hashable, compute: Callable[[], Awaitable[Computed[Value]]]
-    ) -> Computed[Value]:
+    async def _run(self, key: Hashable, compute: Callable[[], Awaitable[Computed[Value]]]) -> Computed[Value]:
         try:
             computed = await compute()
         finally:

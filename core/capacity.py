@@ -21,9 +21,15 @@ class Lease:
         self._limiter = limiter
         self._amount = amount
 
+    @property
+    def amount(self) -> int:
+        return self._amount
+
     async def grow(self, amount: int) -> None:
-        """Take more; raises `capacity.exceeded` and keeps what was taken before."""
-        await self._limiter._acquire(amount)
+        """Take more; raises `capacity.exceeded` and keeps what was taken before.
+
+        Goes before all who wait: it holds units already, and only its end gives any back."""
+        await self._limiter._acquire(amount, self._amount + amount, first=True)
         self._amount += amount
 
     def release(self) -> None:
@@ -65,7 +71,7 @@ class Limiter:
 
     async def take(self, amount: int = 1) -> Lease:
         """Wait for `amount` units; raises `capacity.exceeded` after `wait_timeout_seconds`."""
-        await self._acquire(amount)
+        await self._acquire(amount, amount)
         return Lease(self, amount)
 
     @asynccontextmanager
@@ -74,15 +80,15 @@ class Limiter:
         with await self.take():
             yield
 
-    async def _acquire(self, amount: int) -> None:
-        if amount > self.max_units:
+    async def _acquire(self, amount: int, total: int, first: bool = False) -> None:
+        if total > self.max_units:
             raise self._exceeded()
-        if not self._waiters and self._in_use + amount <= self.max_units:
+        if self._in_use + amount <= self.max_units and (first or not self._waiters):
             self._in_use += amount
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiter = (turn, amount)
-        self._waiters.append(waiter)
+        (self._waiters.appendleft if first else self._waiters.append)(waiter)
         try:
             async with asyncio.timeout(self.wait_timeout_seconds):
                 await turn

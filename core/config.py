@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, SecretStr, ValidationError
+
 from cg_rag.core.cli import add_config_argument
 from cg_rag.core.config_file import (
     ConfigError,
@@ -38,7 +40,6 @@ from cg_rag.core.settings import (
     default_index_dir,
     settings_table,
 )
-from pydantic import BaseModel, SecretStr, ValidationError
 
 __all__ = ["ConfigError", "Loaded", "Settings", "add_check_arguments", "load", "plain", "render", "run_check"]
 

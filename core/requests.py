@@ -19,7 +19,9 @@ MAX_QUERY_CHARACTERS = 2000
 MAX_TOPK = 200
 
 # A longer query is an error and never cut: half a question would be answered as if it were the whole one.
-Query = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=MAX_QUERY_CHARACTERS)]
+Query = Annotated[
+    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=MAX_QUERY_CHARACTERS)
+]
 TopK = Annotated[int, Field(ge=1, le=MAX_TOPK)]
 
 

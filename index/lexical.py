@@ -6,7 +6,8 @@ so a score is exact whatever the order, the CPU or the load, and equal scores ar
 BM25 of article d for the query terms T (each counted once):
 
     sum over t in T of  w(t) * idf(t) * tf * (k1 + 1) / (tf + k1 * (1 - b + b * |d| / average |d|))
-    idf(t) = ln(1 + (N - df + 0.5) / (df + 0.5)),  w = 0.5 for a single Han character, else 1
+    idf(t) = ln(1 + (N - df + 0.5) / (df + 0.5))
+    w(t) = 0.5 for a single Han character, 0.4 for a term of the expansions only, else 1
 
 The fraction lies in 0 .. k1 + 1 and is stored as 1 .. 255; idf follows from the length of the posting list.
 """
@@ -32,6 +33,9 @@ B = 0.75
 # A character inside a run is already told by two pairs. Full weight: R@10 0.750 / MRR@10 0.606 on the site
 # questions, half: 0.821 / 0.641, better on either half of them; no difference on STARD (docs/retrieval.md).
 SINGLE_WEIGHT = 0.5
+# Terms that the query does not hold, only its expansions (site_terms.py). From 0.2 to 0.4 no set of questions
+# loses anything; from 0.8 on what was added outweighs what was asked (docs/retrieval.md).
+EXPANSION_WEIGHT = 0.4
 IMPACT_LEVELS = 255
 IDF_SCALE = 1000  # idf 0.001 .. 13 becomes 1 .. 13000
 
@@ -209,16 +213,16 @@ class LexicalSearcher:
         self._unit = (float(arrays.meta["k1"]) + 1) / (IMPACT_LEVELS * IDF_SCALE)
 
     def search(
-        self, query: str, ranges: Sequence[tuple[int, int]], k: int
+        self, query: str, ranges: Sequence[tuple[int, int]], k: int, expansions: Iterable[str] = ()
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """(rows int64 [<= k], BM25 scores float64 [<= k]), best first, equal scores by row.
 
-        Only rows of `ranges` (ascending, disjoint, [start, stop)) that share a term with the query.
-        ValueError where k < 1.
+        Only rows of `ranges` (ascending, disjoint, [start, stop)) that share a term with the query, or a pair of
+        characters with the words of `expansions`, which count EXPANSION_WEIGHT. ValueError where k < 1.
         """
         if k < 1:
             raise ValueError(f"k 须不小于 1，收到 {k}。")
-        lists = self._posting_lists(query)
+        lists = self._posting_lists(query, expansions)
         ranges = [(start, stop) for start, stop in ranges if start < stop]
         if not lists or not ranges:
             return np.empty(0, np.int64), np.empty(0, np.float64)
@@ -227,31 +231,42 @@ class LexicalSearcher:
         rows, best = _best_of_ranges(sums, low, ranges, k)
         return rows, best * self._unit
 
-    def _posting_lists(self, query: str) -> list[tuple[int, int, int]]:
-        """(start, stop, weight) of each term that is searched for, rarest first."""
-        keys = np.array(sorted({term_key(term) for term in terms(query)}), np.uint64)
+    def _posting_lists(self, query: str, expansions: Iterable[str]) -> list[tuple[int, int, int]]:
+        """(start, stop, weight) of each term that is searched for: what was written first, rarest first."""
+        written = {term_key(term) for term in terms(query)}
+        # Single characters of added words are in a third of all articles: they cost most and say least.
+        added = {term_key(term) for word in expansions for term in terms(word) if len(term) > 1} - written
+        keys = np.array(sorted(written | added), np.uint64)
         places = np.searchsorted(self._keys, keys)
         places = places[places < len(self._keys)]
-        places = places[self._keys[places] == keys[: len(places)]]
+        keys = keys[: len(places)]
+        known = self._keys[places] == keys
+        places, keys = places[known], keys[known]
+        is_added = [key in added for key in keys.tolist()]
+        factors = list(map(_factor, keys.tolist(), is_added))
         starts, stops = self._indptr[places], self._indptr[places + 1]
-        chosen = self._choose(stops - starts)
-        single = self._keys[places[chosen]] < np.uint64(1 << _CHAR_BITS)
-        lists = zip(starts[chosen].tolist(), stops[chosen].tolist(), single.tolist(), strict=True)
-        return [(start, stop, self._weight(stop - start, is_single)) for start, stop, is_single in lists]
+        chosen = self._choose(stops - starts, np.array(is_added, np.bool_)).tolist()
+        spans = list(zip(starts.tolist(), stops.tolist(), factors, strict=True))
+        return [
+            (start, stop, self._weight(stop - start, factor))
+            for start, stop, factor in map(spans.__getitem__, chosen)
+        ]
 
-    def _choose(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Which posting lists are worth their cost: rarest first, equal sizes by key."""
-        order = np.argsort(sizes, kind="stable")[:MAX_QUERY_TERMS]
+    def _choose(self, sizes: NDArray[np.int64], is_added: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Which posting lists are worth their cost: written before added, rarest first, equal sizes by key."""
+        order = np.lexsort((sizes, is_added))[:MAX_QUERY_TERMS]
         ordered = sizes[order]
-        fits = np.cumsum(ordered) <= MAX_POSTINGS
-        if self._num_rows >= MIN_ROWS_TO_SKIP_COMMON and ordered.size and 2 * ordered[0] <= self._num_rows:
-            fits &= 2 * ordered <= self._num_rows
-        fits[:1] = True
+        skipped = 2 * ordered > self._num_rows
+        if self._num_rows < MIN_ROWS_TO_SKIP_COMMON or skipped.all():
+            skipped[:] = False
+        fits = ~skipped & (np.cumsum(np.where(skipped, 0, ordered)) <= MAX_POSTINGS)
+        if not fits.any():
+            fits[:1] = True
         return order[fits]
 
-    def _weight(self, size: int, is_single: bool) -> int:
+    def _weight(self, size: int, factor: float) -> int:
         idf = math.log(1 + (self._num_rows - size + 0.5) / (size + 0.5))
-        return max(1, round(idf * IDF_SCALE * (SINGLE_WEIGHT if is_single else 1.0)))
+        return max(1, round(idf * IDF_SCALE * factor))
 
     def _sum_impacts(self, lists: Sequence[tuple[int, int, int]], low: int, high: int) -> NDArray[np.float64]:
         """float64 [high - low]: whole numbers far below 2**53, so the sums are exact in any order."""
@@ -278,6 +293,12 @@ class LexicalSearcher:
             first, last = np.searchsorted(self._rows[start:stop], bounds).tolist()
             if first < last:
                 yield start + first, start + last, weight
+
+
+def _factor(key: int, is_added: bool) -> float:
+    if is_added:
+        return EXPANSION_WEIGHT
+    return SINGLE_WEIGHT if key < 1 << _CHAR_BITS else 1.0
 
 
 def _best_of_ranges(

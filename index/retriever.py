@@ -8,6 +8,9 @@ Rule: three tiers, each wholly before the next.
 A score is the lexical one, lifted so that no tier ends below the start of the next: in the law tier by the
 best lexical score of the whole scope; exact articles all get the best score behind them plus 1. Scores do not
 depend on topk; they order one answer and do not compare answers. `stages` holds the lexical score itself.
+
+The lexical score counts the query and, with less weight, the law words for its site words (site_terms.py).
+What a query names is read from the query alone.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from cg_rag.index.citations import Resolver
 from cg_rag.index.corpus import Article, LawRun, Scope
 from cg_rag.index.errors import ScopeUnknown
 from cg_rag.index.lexical import LexicalArrays, LexicalSearcher
+from cg_rag.index.site_terms import SiteTerms
 
 Ranges = Sequence[tuple[int, int]]
 
@@ -53,7 +57,8 @@ class Hit:
 class SearchResult:
     """`articles[i]` is the article of `hits[i]`. `query` is what was searched for, normalised.
 
-    `timings_ms`: exact_ms (names read and resolved), lexical_ms, read_ms, wall time.
+    `timings_ms`: exact_ms (names read and resolved), lexical_ms, read_ms, wall time. `expansions`: the law words
+    that were searched for besides the query.
     """
 
     hits: list[Hit]
@@ -61,6 +66,13 @@ class SearchResult:
     timings_ms: dict[str, float]
     warnings: list[str]
     query: str
+    expansions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Query:
+    text: str
+    expansions: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +97,7 @@ class Retriever:
         self._min_score = min_score
         self._searcher = LexicalSearcher(reader.lexical)
         self._resolver = Resolver(reader)
+        self._site_terms = SiteTerms.load()
         self._ranges_of_law: dict[str, list[tuple[int, int]]] = {}
         for run in reader.runs:
             self._ranges_of_law.setdefault(run.law_name, []).append((run.start, run.start + run.count))
@@ -100,7 +113,8 @@ class Retriever:
         started = time.perf_counter()
         named = self._find_named(query, ranges)
         resolved = time.perf_counter()
-        hits = self._rank(query, ranges, named, topk)
+        expansions = self._site_terms.expand(query)
+        hits = self._rank(_Query(query, expansions), ranges, named, topk)
         ranked = time.perf_counter()
         articles = self._reader.read_articles([hit.row for hit in hits])
         read = time.perf_counter()
@@ -109,7 +123,7 @@ class Retriever:
             "lexical_ms": (ranked - resolved) * 1000,
             "read_ms": (read - ranked) * 1000,
         }
-        return SearchResult(hits, articles, timings, [], query)
+        return SearchResult(hits, articles, timings, [], query, expansions)
 
     def _find_named(self, query: str, ranges: Ranges) -> _Named:
         rows: set[int] = set()
@@ -124,7 +138,7 @@ class Retriever:
         inside = sorted(row for row in rows if any(start <= row < stop for start, stop in ranges))
         return _Named(inside, list(_intersect(law_ranges, ranges)))
 
-    def _rank(self, query: str, ranges: Ranges, named: _Named, topk: int) -> list[Hit]:
+    def _rank(self, query: _Query, ranges: Ranges, named: _Named, topk: int) -> list[Hit]:
         # Rows of the tiers before are taken out of the lists afterwards, so as many more are asked for.
         law = self._search_law(query, named, topk)
         taken = {*named.rows, *(row for row, _ in law)}
@@ -137,14 +151,14 @@ class Retriever:
         top = hits[0].score if hits else 0.0
         return [*self._exact_hits(query, named.rows[:topk], top + 1.0), *hits][:topk]
 
-    def _search_law(self, query: str, named: _Named, topk: int) -> list[tuple[int, float]]:
+    def _search_law(self, query: _Query, named: _Named, topk: int) -> list[tuple[int, float]]:
         if not named.ranges:
             return []
         exact = set(named.rows)
         found = self._lexical(query, named.ranges, topk + len(exact))
         return [(row, score) for row, score in found if row not in exact]
 
-    def _exact_hits(self, query: str, rows: Sequence[int], score: float) -> list[Hit]:
+    def _exact_hits(self, query: _Query, rows: Sequence[int], score: float) -> list[Hit]:
         if not rows:
             return []
         lexical = dict(self._lexical(query, [(row, row + 1) for row in rows], len(rows)))
@@ -153,8 +167,8 @@ class Retriever:
             for row in rows
         ]
 
-    def _lexical(self, query: str, ranges: Ranges, k: int) -> list[tuple[int, float]]:
-        rows, scores = self._searcher.search(query, ranges, k)
+    def _lexical(self, query: _Query, ranges: Ranges, k: int) -> list[tuple[int, float]]:
+        rows, scores = self._searcher.search(query.text, ranges, k, query.expansions)
         return list(zip(rows.tolist(), scores.tolist(), strict=True))
 
 

@@ -121,6 +121,31 @@ async def test_waiter_cancelled_just_before_its_turn_is_passed_over() -> None:
     assert limiter.snapshot() == {"max": 1, "in_use": 0, "available": 1, "waiting": 0}
 
 
+async def test_who_holds_already_goes_before_who_only_waits() -> None:
+    limiter = Limiter("request_body", 10, 5)
+    holder = await limiter.take(4)
+    other = await limiter.take(5)
+    newcomer = asyncio.create_task(limiter.take(3))
+    await waiting(limiter, 1)
+    growing = asyncio.create_task(holder.grow(2))
+    await waiting(limiter, 2)
+    other.release()
+    await growing
+    assert limiter.in_use == 9 if newcomer.done() else 6
+    holder.release()
+    (await newcomer).release()
+    assert limiter.in_use == 0
+
+
+async def test_growing_above_the_whole_is_refused_without_waiting() -> None:
+    limiter = Limiter("request_body", 10, 3600)
+    lease = await limiter.take(6)
+    with pytest.raises(CgError, match="请求过多"):
+        await lease.grow(5)
+    assert limiter.in_use == 6
+    lease.release()
+
+
 async def test_release_twice_gives_back_once() -> None:
     limiter = Limiter("request_body", 10, 1)
     lease = await limiter.take(4)

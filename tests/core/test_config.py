@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
 from cg_rag.core import config
 from cg_rag.core.config import ConfigError, Loaded, load, plain, render, run_check
 from cg_rag.core.config_file import MAX_FILE_BYTES
 from cg_rag.core.settings import is_loopback
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
 
 CANARY = "canary-0123456789abcdef"
 OTHER = "other-key-0123456789"

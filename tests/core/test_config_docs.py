@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
 from cg_rag.core.config import load
 from cg_rag.core.settings import Setting, Settings, settings_table
 

@@ -14,7 +14,9 @@ def record(fields: dict[str, object] | None = None, **options: object) -> loggin
     return made
 
 
-@pytest.mark.parametrize("value", ["\ud800", 2**70, object(), {"a": {1, 2}}, "line\nbreak\x1b[31m", float("nan")])
+@pytest.mark.parametrize(
+    "value", ["\ud800", 2**70, object(), {"a": {1, 2}}, "line\nbreak\x1b[31m", float("nan")]
+)
 @pytest.mark.parametrize("formatter", [JsonFormatter(), TextFormatter()], ids=["json", "text"])
 def test_any_value_is_one_printable_line(formatter: logging.Formatter, value: object) -> None:
     line = formatter.format(record({"value": value}))

@@ -39,7 +39,10 @@ def test_message_names_field_rule_and_value() -> None:
 
 
 def test_nested_field_is_named_by_its_path() -> None:
-    assert message_of({"query": "a", "images": [{"data": "x"}, {"data": 5}]}) == "images[1].data 须为字符串，收到 5。"
+    assert (
+        message_of({"query": "a", "images": [{"data": "x"}, {"data": 5}]})
+        == "images[1].data 须为字符串，收到 5。"
+    )
     assert message_of({"query": "a", "images": [{}]}) == "缺少必填字段 images[0].data。"
     assert message_of({"query": "a", "images": ["x"]}) == "images[0] 须为对象，收到 1 个字符的字符串。"
     assert message_of({"query": "a", "images": {}}) == "images 须为 0..2 项的数组，收到对象。"

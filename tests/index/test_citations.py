@@ -6,11 +6,12 @@ import time
 from collections.abc import Mapping, Sequence
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from cg_rag.index.citations import Citation, Resolution, Resolver, article_key, law_keys, lookup_keys, parse
 from cg_rag.index.corpus import LawRun
 from cg_rag.index.numerals import int_to_chinese
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 quick = settings(max_examples=100, deadline=None)
 

@@ -6,7 +6,9 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,32 +36,48 @@ class SlowIndex:
             for term, frequency in count.items():
                 self.postings.setdefault(term, {})[row] = frequency
 
-    def chosen(self, query: str) -> list[str]:
-        known = {term for term in terms(query) if term in self.postings}
-        order = sorted(known, key=lambda term: (len(self.postings[term]), term_key(term)))
+    def chosen(self, query: str, expansions: Sequence[str]) -> dict[str, float]:
+        """Term -> weight: written terms before added ones, rarest first, as many as there may be."""
+        weights = dict.fromkeys(terms(query), 1.0)
+        weights |= {
+            term: lexical.SINGLE_WEIGHT for term in weights if len(term) == 1 and "\u3400" <= term <= "\u9fff"
+        }
+        for term in terms(" ".join(expansions)):
+            if len(term) > 1:
+                weights.setdefault(term, lexical.EXPANSION_WEIGHT)
+        written = set(terms(query))
+        known = [term for term in weights if term in self.postings]
+        order = sorted(
+            known, key=lambda term: (term not in written, len(self.postings[term]), term_key(term))
+        )
         order = order[: lexical.MAX_QUERY_TERMS]
         rare = [term for term in order if 2 * len(self.postings[term]) <= self.num_rows]
-        return rare if rare and self.num_rows >= lexical.MIN_ROWS_TO_SKIP_COMMON else order
+        kept = rare if rare and self.num_rows >= lexical.MIN_ROWS_TO_SKIP_COMMON else order
+        return {term: weights[term] for term in kept}
 
     def fraction(self, row: int, frequency: int) -> float:
         norm = lexical.K1 * (1 - lexical.B + lexical.B * self.lengths[row] / self.average)
         return frequency / (frequency + norm)
 
-    def impact(self, term: str, row: int, quantised: bool) -> float:
+    def impact(self, term: str, factor: float, row: int, quantised: bool) -> float:
         size = len(self.postings[term])
         idf = math.log(1 + (self.num_rows - size + 0.5) / (size + 0.5))
-        weight = idf * (lexical.SINGLE_WEIGHT if len(term) == 1 and "\u3400" <= term <= "\u9fff" else 1.0)
+        weight = idf * factor
         fraction = self.fraction(row, self.postings[term][row])
         if not quantised:
             return weight * fraction * (lexical.K1 + 1)
-        return max(1, round(weight * lexical.IDF_SCALE)) * max(1, round(fraction * lexical.IMPACT_LEVELS))
+        return max(1, round(idf * lexical.IDF_SCALE * factor)) * max(
+            1, round(fraction * lexical.IMPACT_LEVELS)
+        )
 
-    def search(self, query: str, ranges: Ranges, k: int, quantised: bool = True) -> list[tuple[int, float]]:
+    def search(
+        self, query: str, ranges: Ranges, k: int, quantised: bool = True, expansions: Sequence[str] = ()
+    ) -> list[tuple[int, float]]:
         scores: dict[int, float] = {}
-        for term in self.chosen(query):
+        for term, factor in self.chosen(query, expansions).items():
             for row in self.postings[term]:
                 if any(start <= row < stop for start, stop in ranges):
-                    scores[row] = scores.get(row, 0) + self.impact(term, row, quantised)
+                    scores[row] = scores.get(row, 0) + self.impact(term, factor, row, quantised)
         return sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))[:k]
 
 
@@ -67,12 +85,14 @@ def search(texts: Sequence[str], query: str, ranges: Ranges | None = None, k: in
     rows, scores = LexicalSearcher(LexicalArrays.build(texts)).search(query, ranges or [(0, len(texts))], k)
     assert rows.dtype == np.int64
     assert scores.dtype == np.float64
-    return rows.tolist()
+    return list(rows.tolist())
 
 
-def assert_same(texts: Sequence[str], query: str, ranges: Ranges, k: int) -> None:
-    rows, scores = LexicalSearcher(LexicalArrays.build(texts)).search(query, ranges, k)
-    expected = SlowIndex(texts).search(query, ranges, k)
+def assert_same(
+    texts: Sequence[str], query: str, ranges: Ranges, k: int, expansions: Sequence[str] = ()
+) -> None:
+    rows, scores = LexicalSearcher(LexicalArrays.build(texts)).search(query, ranges, k, expansions)
+    expected = SlowIndex(texts).search(query, ranges, k, expansions=expansions)
     assert rows.tolist() == [row for row, _ in expected]
     unit = (lexical.K1 + 1) / DIVISOR
     assert scores.tolist() == [score * unit for _, score in expected]
@@ -102,6 +122,14 @@ def test_scopes_of_several_ranges_equal_the_slow_search(
     texts: list[str], query: str, start: int, stop: int
 ) -> None:
     assert_same(texts, query, [(start, 5), (stop, 12)], 5)
+
+
+@settings(deadline=None)
+@given(st.lists(TEXT, max_size=30), TEXT, st.lists(TEXT, max_size=3))
+def test_a_search_with_expansions_equals_the_slow_search(
+    texts: list[str], query: str, expansions: list[str]
+) -> None:
+    assert_same(texts, query, [(0, len(texts))], 10, expansions)
 
 
 def test_a_large_corpus_equals_the_slow_search() -> None:
@@ -188,6 +216,38 @@ def test_a_query_of_too_many_terms_keeps_the_rarest() -> None:
     assert scores[0] > 10 * scores[1]
 
 
+def test_an_added_word_counts_less_than_the_same_word_written() -> None:
+    searcher = LexicalSearcher(LexicalArrays.build(["塔吊", "起重机", "围墙"]))
+    written = searcher.search("塔吊 起重机", [(0, 3)], 3)
+    added = searcher.search("塔吊", [(0, 3)], 3, ["起重机"])
+    assert sorted(written[0].tolist()) == added[0].tolist() == [0, 1]
+    assert added[1][1] < lexical.EXPANSION_WEIGHT * written[1].max() + 1e-9
+
+
+def test_adding_what_is_written_already_changes_nothing() -> None:
+    searcher = LexicalSearcher(LexicalArrays.build(["塔吊", "起重机", "起重吊装"]))
+    plain, added = (searcher.search("起重机", [(0, 3)], 3, words) for words in ((), ["起重机", "起重"]))
+    assert plain[0].tolist() == added[0].tolist()
+    assert plain[1].tolist() == added[1].tolist()
+
+
+def test_added_words_never_push_written_terms_over_the_bound() -> None:
+    written = " ".join(chr(0x4E00 + i) for i in range(600))
+    rare = ["围墙", "渣土", "泥浆"]
+    searcher = LexicalSearcher(LexicalArrays.build([written, *rare, "围墙"]))
+    assert searcher.search(written, [(0, 5)], 5, rare)[0].tolist() == [0]
+
+
+def test_added_words_of_a_large_corpus_equal_the_slow_search() -> None:
+    texts = generated(2000, seed=5)
+    slow, fast = SlowIndex(texts), LexicalSearcher(LexicalArrays.build(texts))
+    for query, expansions in ((texts[3][:15], [texts[7][:6], texts[8][:4]]), ("一", ["一丁七", "丁"])):
+        rows, scores = fast.search(query, [(0, 2000)], 50, expansions)
+        expected = slow.search(query, [(0, 2000)], 50, expansions=expansions)
+        assert rows.tolist() == [row for row, _ in expected]
+        assert scores.tolist() == [score * ((lexical.K1 + 1) / DIVISOR) for _, score in expected]
+
+
 def test_the_order_of_the_query_and_repeated_terms_do_not_matter_for_characters() -> None:
     texts = generated(200, seed=3)
     searcher = LexicalSearcher(LexicalArrays.build(texts))
@@ -203,7 +263,7 @@ def test_threads_that_share_a_searcher_get_the_same_answers() -> None:
     queries = [text[:20] for text in texts[:40]]
 
     def ask(query: str) -> list[int]:
-        return searcher.search(query, [(0, 2000)], 20)[0].tolist()
+        return list(searcher.search(query, [(0, 2000)], 20)[0].tolist())
 
     alone = [ask(query) for query in queries]
     with ThreadPoolExecutor(8) as pool:
@@ -212,12 +272,12 @@ def test_threads_that_share_a_searcher_get_the_same_answers() -> None:
 
 def test_read_only_mapped_arrays_give_the_same_answers(tmp_path: Path) -> None:
     arrays = LexicalArrays.build(["安全网", "GB55023 脚手架", "脚手架"])
-    parts = []
+    parts: dict[str, Any] = {}
     for name in ("keys", "indptr", "rows", "impacts"):
         values = getattr(arrays, name)
         values.tofile(tmp_path / name)
-        parts.append(np.memmap(tmp_path / name, values.dtype, "r"))
-    mapped = LexicalSearcher(LexicalArrays(*parts, meta=arrays.meta))
+        parts[name] = np.memmap(tmp_path / name, values.dtype, "r")
+    mapped = LexicalSearcher(replace(arrays, **parts))
     assert mapped.search("gb 55023", [(0, 3)], 5)[0].tolist() == [1]
     assert mapped.search("脚手架", [(0, 3)], 5)[0].tolist() == [2, 1]
 

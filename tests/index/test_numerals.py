@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from cg_rag.index.numerals import article_key, chinese_to_int, fold, int_to_chinese, lookup_keys, parts_key
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from cg_rag.index.numerals import article_key, chinese_to_int, fold, int_to_chinese, lookup_keys, parts_key
 
 quick = settings(max_examples=150, deadline=None)
 

@@ -228,3 +228,33 @@ def test_threads_get_the_same_answers() -> None:
     alone = [RETRIEVER.search(query, "full", 5).hits for query in queries]
     with ThreadPoolExecutor(8) as pool:
         assert [r.hits for r in pool.map(lambda q: RETRIEVER.search(q, "full", 5), queries)] == alone
+
+
+def test_a_site_word_finds_the_article_that_says_it_in_the_words_of_the_law() -> None:
+    result = RETRIEVER.search("塔吊", "full", 3)
+    assert places(result) == [("塔式起重机管理规定", "第一条")]
+    assert "塔式起重机" in result.expansions
+    assert set(result.hits[0].stages) == {"lexical"}
+    assert result.query == "塔吊"
+
+
+def test_a_question_without_site_words_adds_nothing() -> None:
+    assert RETRIEVER.search("施工许可证", "full", 3).expansions == ()
+
+
+def test_an_added_word_never_names_a_law() -> None:
+    # 塔机 adds the name of this law's subject; written out with 规定 it would name the law.
+    index = MemoryIndex(
+        [("a", "塔式起重机", [("第一条", "塔式起重机应当检查。")]), ("a", "办法", [("第一条", "塔机。")])]
+    )
+    retriever = Retriever(index, {"full": Scope("full", ((0, 2),))})
+    written, added = (retriever.search(query, "full", 2) for query in ("《塔式起重机》", "塔机"))
+    assert "law" in written.hits[0].stages
+    assert added.expansions[0] == "塔式起重机"
+    assert [set(hit.stages) for hit in added.hits] == [{"lexical"}, {"lexical"}]
+
+
+def test_a_named_article_stays_first_beside_site_words() -> None:
+    result = RETRIEVER.search("《安全生产法》第二十八条 工人 塔吊", "full", 5)
+    assert result.hits[0].row == 1
+    assert "exact" in result.hits[0].stages

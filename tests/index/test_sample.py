@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from cg_rag.index.build import SourceSpec, build_index
 from cg_rag.index.corpus import Selector, resolve_scope
 from cg_rag.index.retriever import Retriever

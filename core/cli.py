@@ -1,0 +1,80 @@
+"""argparse that speaks Chinese.
+
+Rule: exit codes are 0 done, 1 failed, 2 wrong usage, configuration or source; scripts may rely on them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from typing import NoReturn
+
+EXIT_DONE = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+# argparse looks its texts up through gettext; these are all that a user of ours can meet.
+_TEXTS: Mapping[str, str] = {
+    "usage: ": "用法：",
+    "positional arguments": "参数",
+    "options": "选项",
+    "show this help message and exit": "显示帮助",
+    "show program's version number and exit": "显示版本",
+    "%(prog)s: error: %(message)s\n": "%(prog)s：%(message)s\n",
+    "the following arguments are required: %s": "缺少参数：%s",
+    "unrecognized arguments: %s": "不认识的参数：%s",
+    "expected one argument": "需要一个值",
+    "expected at least one argument": "至少需要一个值",
+    "expected at most one argument": "至多一个值",
+    "argument %(argument_name)s: %(message)s": "参数 %(argument_name)s：%(message)s",
+    "invalid %(type)s value: %(value)r": "值不合法：%(value)r",
+    "invalid choice: %(value)r (choose from %(choices)s)": "不支持 %(value)r，可选：%(choices)s",
+    "invalid choice: %(value)r, maybe you meant %(suggestion)r? (choose from %(choices)s)": (
+        "不支持 %(value)r，是否想用 %(suggestion)r？可选：%(choices)s"
+    ),
+    "not allowed with argument %s": "不能与 %s 同时使用",
+    "ignored explicit argument %r": "不接受值 %r",
+    "ambiguous option: %(option)s could match %(matches)s": "%(option)s 不明确，可能是 %(matches)s",
+}
+
+
+def speak_chinese() -> None:
+    """Make argparse look its texts up here; an unknown one stays as it is."""
+    argparse._ = lambda text: _TEXTS.get(text, text)  # type: ignore[attr-defined]
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(EXIT_USAGE, f"{self.prog}：{message}\n")
+
+
+def add_config_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config", metavar="文件", help="配置文件；缺省依次为 CG_RAG_CONFIG、程序自带的 config.yaml"
+    )
+
+
+def add_server_arguments(parser: argparse.ArgumentParser) -> None:
+    add_config_argument(parser)
+    parser.add_argument("--host", metavar="地址", help="监听地址，覆盖 server.host")
+    parser.add_argument(
+        "--port", metavar="端口", type=int, help="监听端口，覆盖 server.port；0 为任意空闲端口"
+    )
+
+
+def whole_number(low: int, high: int) -> type[int]:
+    """An argparse type: an integer within bounds."""
+
+    class Number(int):
+        def __new__(cls, text: str) -> Number:
+            try:
+                number = int.__new__(cls, text)
+            except ValueError:
+                raise argparse.ArgumentTypeError(f"须为 {low}..{high} 的整数，收到 {text!r}") from None
+            if not low <= number <= high:
+                raise argparse.ArgumentTypeError(f"须为 {low}..{high} 的整数，收到 {text!r}")
+            return number
+
+    return Number

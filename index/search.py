@@ -1,0 +1,70 @@
+"""`cg-rag search "…"`: ask the index from the command line, without a server."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import textwrap
+
+from cg_rag.index.errors import IndexLibraryError
+from cg_rag.index.library import IndexLibrary
+from cg_rag.index.retriever import SearchResult
+
+_SHOWN_CHARACTERS = 240
+
+
+def add_search_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("query", metavar="问题", help="检索问题")
+    parser.add_argument("--scope", metavar="范围", help="检索范围，缺省为 active_scope")
+    parser.add_argument("--topk", metavar="N", type=int, default=5, help="返回条文数上限（1..200，缺省 5）")
+    parser.add_argument("--json", action="store_true", help="输出 JSON")
+
+
+def run_search(args: argparse.Namespace, library: IndexLibrary, active_scope: str) -> int:
+    """Prints the articles; returns 0, 1 when the index cannot be asked, 2 for wrong arguments."""
+    query = args.query.strip()
+    if not 1 <= len(query) <= 2000 or not 1 <= args.topk <= 200:
+        print("问题须为 1..2000 个字符，--topk 须在 1..200 之间。", file=sys.stderr)
+        return 2
+    scope = args.scope or active_scope
+    library.refresh()
+    try:
+        state = library.find_scope(scope)
+        retriever = library.snapshot.retriever
+        if state.fault or retriever is None:
+            print(f"检索范围 {scope} 的索引尚不可用：{state.fault}", file=sys.stderr)
+            return 1
+        result = retriever.search(query, scope, args.topk)
+    except IndexLibraryError as error:
+        print(str(error), file=sys.stderr)
+        return 2
+    print(_as_json(result) if args.json else _as_text(result))
+    return 0
+
+
+def _as_json(result: SearchResult) -> str:
+    documents = [
+        {
+            **article.extra,
+            "law_name": article.law_name,
+            "article_number": article.article_number,
+            "contents": article.contents,
+            "score": round(hit.score, 6),
+        }
+        for hit, article in zip(result.hits, result.articles, strict=True)
+    ]
+    return json.dumps({"query": result.query, "retrieval_docs": documents}, ensure_ascii=False, indent=2)
+
+
+def _as_text(result: SearchResult) -> str:
+    if not result.hits:
+        return "没有找到相关条文。"
+    blocks = []
+    for place, (hit, article) in enumerate(zip(result.hits, result.articles, strict=True), 1):
+        contents = textwrap.shorten(" ".join(article.contents.split()), _SHOWN_CHARACTERS, placeholder=" …")
+        status = article.extra.get("status")
+        suffix = f"（{status}）" if status else ""
+        head = f"{place}. {article.law_name} {article.article_number}{suffix}　{hit.score:.3f}"
+        blocks.append(f"{head}\n   {contents}")
+    return "\n".join(blocks)

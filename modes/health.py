@@ -1,0 +1,128 @@
+"""What the service says of itself: health, ready, profiles. Reads memory only, calls nobody, takes no slot."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from cg_rag import prompts
+from cg_rag.index.library import ScopeState, Snapshot
+from cg_rag.index.retriever import Retriever
+from cg_rag.modes.retrieve import find_usable_scope
+from cg_rag.modes.services import Services
+
+SERVICE_NAME = "CG_RAG"
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def health(services: Services, version: str, started_at: float, with_counts: bool) -> dict[str, Any]:
+    """The body of /health. `started_at` is of time.monotonic(). Without `with_counts` (a caller without key on a
+    service that has keys) numbers and fingerprints are left out."""
+    snapshot = services.library.snapshot
+    body: dict[str, Any] = {
+        "ok": True,
+        "service": SERVICE_NAME,
+        "version": version,
+        "uptime_seconds": round(time.monotonic() - started_at, 1),
+        "available_scopes": sorted(services.library.profiles),
+        "active_scope": services.settings.active_scope,
+        "profile": _active_profile(services, snapshot),
+        "index": _index(snapshot),
+        "generation": {
+            "configured": False,
+            "provider": "",
+            "model": "",
+            "enable_thinking": False,
+            "streaming": False,
+        },
+        "hybrid_generation": {"configured": False, "model": ""},
+        "rerank": {"api_enabled": False, "model": "", "method": "fused"},
+        "vision": _vision(services),
+        "capacity": {
+            "retrieval": services.retrieval_slots.snapshot(),
+            "generation": services.generation_slots.snapshot(),
+            "request_body": services.body_bytes.snapshot(),
+        },
+        "cache": services.retrieval_cache.snapshot(),
+        "memory": {"rss_bytes": resident_bytes()},
+    }
+    return body if with_counts else _without_counts(body)
+
+
+def ready(services: Services) -> dict[str, Any]:
+    """The body of /ready; raises index.not_ready while the active scope cannot be asked."""
+    scope = services.settings.active_scope
+    state = find_usable_scope(scope, services)
+    return {"ok": True, "active_scope": scope, "num_docs": state.scope.num_docs}
+
+
+def profiles(services: Services) -> dict[str, Any]:
+    """The body of /profiles."""
+    scopes = services.library.snapshot.scopes
+    return {
+        "ok": True,
+        "profiles": {
+            name: {"label": profile.label} | _scope_numbers(scopes[name])
+            for name, profile in services.library.profiles.items()
+        },
+    }
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process, from the kernel."""
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[1]) * _PAGE_BYTES
+
+
+def _scope_numbers(state: ScopeState) -> dict[str, Any]:
+    return {
+        "retrieval_method": Retriever.retrieval_method,
+        "num_docs": state.scope.num_docs,
+        "fingerprint": state.fingerprint,
+    }
+
+
+def _active_profile(services: Services, snapshot: Snapshot) -> dict[str, Any]:
+    name = services.settings.active_scope
+    label = services.library.profiles[name].label
+    return {"scope": name, "label": label} | _scope_numbers(snapshot.scopes[name])
+
+
+def _index(snapshot: Snapshot) -> dict[str, Any]:
+    manifest: Mapping[str, Any] = snapshot.reader.manifest if snapshot.reader else {}
+    return {
+        "state": snapshot.state,
+        "num_docs": manifest.get("num_docs", 0),
+        "fingerprint": manifest.get("fingerprint", ""),
+        "built_at": manifest.get("built_at", ""),
+        "embedding_model": (manifest.get("embedding") or {}).get("model", ""),
+        "dim": manifest.get("dim", 0),
+        "dtype": manifest.get("dtype") or "",
+        "bytes_resident": snapshot.reader.bytes_resident if snapshot.reader else 0,
+        "faults": list(snapshot.faults),
+    }
+
+
+def _vision(services: Services) -> dict[str, Any]:
+    return {
+        "configured": False,
+        "model": "",
+        "prompt_pins_ok": not services.prompt_mismatches,
+        "hazard_taxonomy_version": prompts.taxonomy_version(),
+    }
+
+
+def _without_counts(body: dict[str, Any]) -> dict[str, Any]:
+    """What an anonymous caller may see: is it up, what can it do; nothing to count or to compare."""
+    open_keys = ("ok", "service", "version", "available_scopes", "active_scope")
+    profile = {key: body["profile"][key] for key in ("scope", "label", "retrieval_method")}
+    return {key: body[key] for key in open_keys} | {
+        "profile": profile,
+        "index": {"state": body["index"]["state"]},
+        "generation": body["generation"],
+        "hybrid_generation": body["hybrid_generation"],
+        "rerank": body["rerank"],
+        "vision": {"configured": body["vision"]["configured"]},
+    }
