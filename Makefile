@@ -5,7 +5,7 @@ STAGE := build/stage
 
 setup:            ## virtual environment with everything the checks need
 	python3 -m venv .venv
-	.venv/bin/pip install --quiet '.[test,bench]'
+	.venv/bin/pip install --quiet '.[test]'
 
 check: lint types test   ## what has to pass before a change is kept
 

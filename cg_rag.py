@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import io
 import logging
 import os
 import sys
@@ -287,9 +288,10 @@ def _demo_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run_demo(args: argparse.Namespace) -> int:
     from cg_rag.core.config import ConfigError
+    from cg_rag.core.serving import CannotListen, check_address
     from cg_rag.core.settings import default_index_dir
-    from cg_rag.index.demo import DEMO_PROFILES, prepare_demo_index
-    from cg_rag.index.errors import IndexLibraryError
+    from cg_rag.index.demo import DEMO_PROFILES, demo_variant, prepare_demo_index
+    from cg_rag.index.errors import IndexLibraryError, SourceInvalid
     from cg_rag.index.progress import TerminalProgress
 
     try:
@@ -298,18 +300,22 @@ def _run_demo(args: argparse.Namespace) -> int:
         raise ConfigError(
             "找不到用户主目录，请用环境变量 XDG_DATA_HOME 或 CG_RAG_INDEX_DIR 指定存放位置。"
         ) from error
-    presets = {"profiles": DEMO_PROFILES, "index.dir": str(demo_dir), "log.format": "text"}
-    loaded = _load(args, presets)
+    index_dir = demo_dir / demo_variant(args)
+    loaded = _load(args, {"profiles": DEMO_PROFILES, "index.dir": str(index_dir), "log.format": "text"})
     try:
-        prepare_demo_index(loaded.settings.index.dir, args, TerminalProgress(), print)
-    except IndexLibraryError as error:
+        check_address(loaded.settings.server)
+        prepare_demo_index(loaded.settings.index.dir, demo_dir, args, TerminalProgress(), print)
+    except SourceInvalid as error:
+        print(str(error), file=sys.stderr)
+        return 2
+    except (CannotListen, IndexLibraryError) as error:
         print(str(error), file=sys.stderr)
         return 1
 
     def announce(url: str) -> None:
         print(f"CG_RAG 已启动：{url}（Ctrl-C 停止）。另开一个终端试试：\n")
         print(f"curl --noproxy '*' -sS {url}/retrieve-rerank -H 'Content-Type: application/json' \\")
-        print("""  -d '{"query":"脚手架基础积水怎么办","topk":3}'\n""", flush=True)
+        print("""  -d '{"query":"脚手架基础积水怎么办","topk":1}'\n""", flush=True)
 
     return run_server(loaded, announce)
 
@@ -404,7 +410,7 @@ def _make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
 
     speak_chinese()
     parser = Parser(prog="cg-rag", description="施工现场安全法规检索服务", allow_abbrev=False)
-    parser.add_argument("--version", action="version", version=f"CG_RAG {__version__}")
+    parser.add_argument("--version", action="version", version=f"CG_RAG {__version__}", help="显示版本")
     _add_commands(parser, COMMANDS, words)
     return parser
 
@@ -425,8 +431,30 @@ def _add_commands(parser: argparse.ArgumentParser, commands: Mapping[str, Any], 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 done, 1 failed, 2 wrong usage or configuration."""
+    """Run one command and return its exit code (docs/commands.md)."""
     words = list(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show Chinese gets escapes, not a traceback.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        code = _run(words)
+        sys.stdout.flush()
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "cg_rag":
+            raise
+        print(f"缺少依赖 {error.name}，请先在项目目录运行 pip install .", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        # The reader of a pipe has gone (`| head`); nothing may be written while Python shuts down.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return code
+
+
+def _run(words: Sequence[str]) -> int:
     args = _make_parser(words).parse_args(words)
     from cg_rag.core.config import ConfigError
 
@@ -435,8 +463,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(str(error), file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        return 130
     return code
 
 

@@ -20,7 +20,6 @@ _TEXTS: Mapping[str, str] = {
     "positional arguments": "参数",
     "options": "选项",
     "show this help message and exit": "显示帮助",
-    "show program's version number and exit": "显示版本",
     "%(prog)s: error: %(message)s\n": "%(prog)s：%(message)s\n",
     "the following arguments are required: %s": "缺少参数：%s",
     "unrecognized arguments: %s": "不认识的参数：%s",

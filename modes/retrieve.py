@@ -63,7 +63,7 @@ async def retrieve(
     async def compute() -> Computed[SearchResult]:
         async with services.retrieval_slots.slot():
             result = await services.in_thread(lambda: _search(retriever, query, scope, topk))
-        return Computed(result, _num_bytes(result), cacheable=not result.warnings)
+        return Computed(result, _num_bytes(result), cacheable=not result.degraded)
 
     result, hit = await services.retrieval_cache.get_or_compute((state.fingerprint, query, topk), compute)
     stats = {} if hit else {name: round(value, 3) for name, value in result.timings_ms.items()}

