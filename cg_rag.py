@@ -37,10 +37,13 @@ if TYPE_CHECKING:
     from cg_rag.index.library import IndexLibrary
     from cg_rag.modes import Mode
     from cg_rag.modes.services import Services
+    from cg_rag.prompts import Mismatch
 
 __version__ = "0.1.0"
 
 MAX_JSON_BODY_BYTES = 2 * 1024 * 1024
+# Larger answers take room among the bodies in flight; what twenty ordinary articles need stays far below.
+LARGE_ANSWER_BYTES = 256 * 1024
 
 
 # --- the application ---------------------------------------------------------------------------------------------
@@ -61,9 +64,8 @@ def make_library(settings: Settings) -> IndexLibrary:
     return IndexLibrary(settings.index.dir, profiles, settings.retrieval.min_score)
 
 
-def make_services(settings: Settings) -> Services:
+def make_services(settings: Settings, prompt_mismatches: Sequence[Mismatch] = ()) -> Services:
     """Everything that modes use, from settings alone. Opens nothing."""
-    from cg_rag import prompts
     from cg_rag.core.cache import Cache
     from cg_rag.core.capacity import Limiter
     from cg_rag.modes.services import Services
@@ -78,7 +80,7 @@ def make_services(settings: Settings) -> Services:
         generation_slots=Limiter("generation", settings.capacity.generation.max, wait),
         body_bytes=Limiter("request_body", settings.server.max_inflight_body_bytes, wait),
         retrieval_cache=Cache(settings.cache.max_bytes, settings.cache.ttl_seconds),
-        prompt_mismatches=tuple(prompts.verify()),
+        prompt_mismatches=tuple(prompt_mismatches),
     )
 
 
@@ -87,7 +89,7 @@ def build_app(services: Services) -> web.Application:
     from aiohttp import web
 
     from cg_rag.core.openapi import Route, build_openapi
-    from cg_rag.core.web import BASE_PATH, KEY_NAME, OPEN_PATHS, json_response, make_edge
+    from cg_rag.core.web import BASE_PATH, KEY_NAME, OPEN_PATHS, encode_json, json_response, make_edge
     from cg_rag.modes import MODES
     from cg_rag.modes.health import health, profiles, ready
 
@@ -95,15 +97,17 @@ def build_app(services: Services) -> web.Application:
     keys = server.api_keys
     started_at = time.monotonic()
 
-    async def get_health(request: web.Request) -> web.Response:
-        with_counts = not keys or KEY_NAME in request
-        return json_response(health(services, __version__, started_at, with_counts))
+    def may_count(request: web.Request) -> bool:
+        return not keys or KEY_NAME in request
 
-    async def get_ready(_request: web.Request) -> web.Response:
-        return json_response(ready(services))
+    async def get_health(request: web.Request) -> web.Response:
+        return json_response(encode_json(health(services, __version__, started_at, may_count(request))))
+
+    async def get_ready(request: web.Request) -> web.Response:
+        return json_response(encode_json(ready(services, may_count(request))))
 
     async def get_profiles(_request: web.Request) -> web.Response:
-        return json_response(profiles(services))
+        return json_response(encode_json(profiles(services)))
 
     async def get_openapi(_request: web.Request) -> web.Response:
         return json_response(openapi)
@@ -128,7 +132,7 @@ def build_app(services: Services) -> web.Application:
     for path, mode in MODES.items():
         app.router.add_post(BASE_PATH + path, post_json(mode))
         routes.append(Route(path, "POST", mode.SUMMARY, BODY_CODES + mode.CODES, mode.Request))
-    openapi = build_openapi(routes, BASE_PATH, __version__, with_keys=bool(keys))
+    openapi = encode_json(build_openapi(routes, BASE_PATH, __version__, with_keys=bool(keys)))
     app.cleanup_ctx.append(_following_index(services))
     return app
 
@@ -148,7 +152,7 @@ async def _answer_json(request: web.Request, mode: Mode, services: Services) -> 
     from cg_rag.core.body import read_json_object
     from cg_rag.core.events import drain
     from cg_rag.core.requests import parse_request
-    from cg_rag.core.web import REQUEST_ID, json_response
+    from cg_rag.core.web import REQUEST_ID, encode_json, json_response
 
     body = await read_json_object(
         request,
@@ -157,11 +161,16 @@ async def _answer_json(request: web.Request, mode: Mode, services: Services) -> 
         idle_timeout_seconds=services.settings.server.body_idle_timeout_seconds,
     )
     fields = parse_request(mode.Request, body)
-    return json_response(await drain(mode.run(fields, services, request[REQUEST_ID])))
+    answer = encode_json(await drain(mode.run(fields, services, request[REQUEST_ID])))
+    if len(answer) > LARGE_ANSWER_BYTES:
+        # An answer that nobody reads stays in memory until the write deadline, like a body that nobody finishes.
+        lease = await services.body_bytes.take(min(len(answer), services.body_bytes.max_units))
+        lease.release_with_task()
+    return json_response(answer)
 
 
 def _following_index(services: Services) -> Callable[[web.Application], AsyncIterator[None]]:
-    """Open the index after the port is open, and look again every `index.poll_seconds` for a newer one."""
+    """Open the index in the background, and look again every `index.poll_seconds` for a newer one."""
 
     async def context(_app: web.Application) -> AsyncIterator[None]:
         stopping = threading.Event()
@@ -183,16 +192,18 @@ async def _follow_index(services: Services, stopping: threading.Event) -> None:
     poll_seconds = services.settings.index.poll_seconds
     while True:
         try:
-            outcome = await asyncio.to_thread(services.library.refresh, stopping.is_set)
+            refresh = await asyncio.to_thread(services.library.refresh, stopping.is_set)
         except Exception:
             # The watcher must outlive whatever one look meets; the index in use goes on answering.
             logger.exception("index_refresh_failed")
-            outcome = None
-        if outcome is not None:
+            refresh = None
+        if refresh is not None:
+            outcome = refresh.outcome
             for fault in outcome.faults:
                 log_event(logging.ERROR, "index_fault", fault=fault)
+            event = "index_loaded" if refresh.adopted else "index_refused"
             fingerprint = outcome.reader.fingerprint if outcome.reader else ""
-            log_event(logging.INFO, "index_loaded", state=outcome.state, fingerprint=fingerprint)
+            log_event(logging.INFO, event, state=outcome.state, fingerprint=fingerprint)
         if not poll_seconds:
             return
         await asyncio.sleep(poll_seconds)
@@ -206,12 +217,14 @@ def run_server(loaded: Loaded, announce: Callable[[str], None] = lambda url: Non
     from cg_rag import prompts
     from cg_rag.core.log import log_event, setup_logging
     from cg_rag.core.serving import run_app
+    from cg_rag.index.store import remove_leftovers
 
     settings = loaded.settings
     setup_logging(settings.log.level, settings.log.format)
     for warning in loaded.warnings:
         log_event(logging.WARNING, "config_warning", warning=warning)
-    for mismatch in prompts.verify():
+    mismatches = prompts.verify()
+    for mismatch in mismatches:
         log_event(
             logging.WARNING,
             "prompt_pin_mismatch",
@@ -225,21 +238,11 @@ def run_server(loaded: Loaded, announce: Callable[[str], None] = lambda url: Non
                 file=sys.stderr,
             )
             return 1
-    _clean_index_dir(settings.index.dir)
-    return run_app(lambda: build_app(make_services(settings)), settings.server, __version__, announce)
-
-
-def _clean_index_dir(index_dir: Path) -> None:
-    from cg_rag.core.log import log_event
-    from cg_rag.index.store import remove_leftovers
-
-    try:
-        removed = remove_leftovers(index_dir)
-    except OSError as error:  # read-only file systems are fine to serve from
-        log_event(logging.INFO, "leftovers_kept", reason=str(error))
-        return
-    for name in removed:
+    for name in remove_leftovers(settings.index.dir):
         log_event(logging.INFO, "leftover_removed", name=name)
+    return run_app(
+        lambda: build_app(make_services(settings, mismatches)), settings.server, __version__, announce
+    )
 
 
 # --- the command line --------------------------------------------------------------------------------------------

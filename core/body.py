@@ -12,7 +12,7 @@ from typing import Any
 from aiohttp import hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from cg_rag.core.capacity import Lease, Limiter
+from cg_rag.core.capacity import Limiter
 from cg_rag.core.errors import CgError
 from cg_rag.core.json_text import BodyLexer, LongString, ParsedBody
 
@@ -64,7 +64,7 @@ async def read_json_object(
     check_declared(request, max_bytes)
     declared = request.content_length
     lease = await inflight.take(min(_PIECE_BYTES, max_bytes) if declared is None else declared)
-    _release_with_task(lease)
+    lease.release_with_task()
     await _send_continue(request)
     lexer = BodyLexer()
     received = 0
@@ -91,13 +91,6 @@ def _check_media_type(header: str) -> None:
         name, _, value = parameter.partition("=")
         if name.strip().lower() == "charset" and value.strip().strip('"').lower() not in ("utf-8", "utf8"):
             raise CgError("unsupported_media_type", "请求体须为 UTF-8 编码的 application/json。")
-
-
-def _release_with_task(lease: Lease) -> None:
-    # The pictures live as long as the request's work does, and aiohttp gives every request a task of its own.
-    task = asyncio.current_task()
-    assert task is not None
-    task.add_done_callback(lambda _: lease.release())
 
 
 async def _send_continue(request: web.Request) -> None:

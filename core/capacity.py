@@ -37,6 +37,13 @@ class Lease:
         if amount:
             self._limiter._give_back(amount)
 
+    def release_with_task(self) -> None:
+        """Give everything back when the current task ends; aiohttp gives every request a task of its own, which
+        ends when the answer has been sent."""
+        task = asyncio.current_task()
+        assert task is not None
+        task.add_done_callback(lambda _: self.release())
+
     def __enter__(self) -> Lease:
         return self
 

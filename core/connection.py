@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +27,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 
 from cg_rag.core.body import EXPECT
 from cg_rag.core.errors import CgError
-from cg_rag.core.log import log_event, logger
+from cg_rag.core.log import log_event, logger, request_id_var
 from cg_rag.core.web import error_response, mint_request_id
 
 KEEPALIVE_SECONDS = 75.0  # longer than the 60 s for which common reverse proxies keep theirs
@@ -35,6 +36,7 @@ FORCED_SHUTDOWN_SECONDS = 0.1  # aiohttp waits twice for this once the handlers 
 # Where a writer that drains has to wait: 200 streams that nobody reads cost 31 KiB each, with asyncio's 64 KiB 82.
 MAX_UNSENT_BYTES = 16 * 1024
 _WRITE_CHECKS = 4  # looks per write deadline: a reader is dropped within 1.25 of it
+_REQUEST_LINE = re.compile(rb"[A-Z]{3,8}(?: |$)")  # how a request begins that stands behind a whole one
 _ACCEPT_ERROR = "socket.accept() out of system resource"
 _ACCEPT_LOG_SECONDS = 10.0
 
@@ -54,8 +56,10 @@ class Connection(RequestHandler):
     __slots__ = (
         "_body",
         "_header_timer",
+        "_last",
         "_limits",
         "_lowest_buffer",
+        "_partial",
         "_socket",
         "_taken_at",
         "_write_timer",
@@ -71,6 +75,8 @@ class Connection(RequestHandler):
         self._lowest_buffer = 0
         self._taken_at = 0.0
         self._body: StreamReader | None = None  # of the request that was parsed last
+        self._last = False
+        self._partial = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -89,6 +95,8 @@ class Connection(RequestHandler):
         super().data_received(data)
         if self._messages:
             self._note_body(*self._messages[-1])
+            _, end, tail = data.rpartition(b"\r\n\r\n")
+            self._partial = bool(end) and _REQUEST_LINE.match(tail) is not None
         if not self._awaits_request():
             self._disarm_header_timer()
         elif data:
@@ -175,7 +183,12 @@ class Connection(RequestHandler):
             if isinstance(resp, web.StreamResponse) and not resp.prepared:
                 resp.force_close()
             self.close()
-        return await super().finish_response(request, resp, start_time)
+        if self._last and isinstance(resp, web.StreamResponse) and not resp.prepared:
+            resp.force_close()
+        answer = await super().finish_response(request, resp, start_time)
+        if self._partial and not self._messages:
+            self._arm_header_timer()
+        return answer
 
     def handle_error(
         self,
@@ -185,13 +198,14 @@ class Connection(RequestHandler):
         message: str | None = None,
     ) -> web.StreamResponse:
         """The JSON answer for what no middleware saw: malformed HTTP, or an exception that came through."""
+        request_id = mint_request_id()
         if isinstance(exc, HttpProcessingError):
-            self._report(exc)
+            self._report(exc, request_id)
         elif not isinstance(exc, CgError):
-            logger.error("internal_error", exc_info=exc or True)
+            logger.error("internal_error", exc_info=exc or True, extra={"fields": {"request_id": request_id}})
         if request.writer.output_size > 0:
             raise ConnectionError("the answer has begun, no other can follow it")
-        response = error_response(_as_cg_error(exc), request_id := mint_request_id())
+        response = error_response(_as_cg_error(exc), request_id)
         response.headers["X-Request-ID"] = request_id
         # aiohttp answers as HTTP/1.0 here, where closing goes without saying; callers read it better than that.
         response.headers["Connection"] = "close"
@@ -206,9 +220,17 @@ class Connection(RequestHandler):
         else:
             logger.error(*args, **kw)
 
-    def _report(self, exc: BaseException) -> None:
+    def _report(self, exc: BaseException, request_id: str = "") -> None:
         # aiohttp's message quotes the bytes it refused; only the name of the fault is safe to log.
+        token = request_id_var.set(request_id)
         self._limits.on_bad_request(f"malformed HTTP from {_peer(self._socket)}: {type(exc).__name__}")
+        request_id_var.reset(token)
+
+    def end_after_answer(self) -> None:
+        """Take no further request; one that is being read or answered is answered to its end."""
+        self._last = True
+        if self._awaits_request():
+            self.close()
 
 
 class EdgeServer(web.Server):
@@ -225,6 +247,12 @@ class EdgeServer(web.Server):
 
     def __call__(self) -> RequestHandler:
         return Connection(self, limits=self._limits, loop=self._loop, **self._kwargs)
+
+    def pre_shutdown(self) -> None:
+        # aiohttp closes here, and what is left of a body that is under way would never be read.
+        for connection in self.connections:
+            if isinstance(connection, Connection):
+                connection.end_after_answer()
 
     async def shutdown(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 (aiohttp's signature)
         """Waits once `timeout` seconds for what is being answered; aiohttp alone would wait twice."""

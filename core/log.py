@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 from contextvars import ContextVar
 from datetime import datetime
@@ -44,12 +45,18 @@ def _record_fields(record: logging.LogRecord, formatter: logging.Formatter) -> d
     return line
 
 
+# What a terminal obeys or a reader takes for a line end; JSON lets it through. All of it stands inside strings, where
+# the escape means the same.
+_UNPRINTABLE = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+
+
 def _dump(value: object) -> str:
     """JSON on one line, whatever the value is: a log line must never raise."""
     try:
-        return orjson.dumps(value, default=repr).decode()
+        text = orjson.dumps(value, default=repr).decode()
     except TypeError:  # lone surrogates, integers above 64 bit
-        return json.dumps(value, default=repr)
+        text = json.dumps(value, default=repr)
+    return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 class JsonFormatter(logging.Formatter):

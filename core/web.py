@@ -11,7 +11,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import orjson
@@ -26,6 +26,7 @@ BASE_PATH = "/cg-rag"
 # Open without a key: monitors and browsers reach them before anybody can hand over one.
 OPEN_PATHS = frozenset({f"{BASE_PATH}/health", f"{BASE_PATH}/ready", f"{BASE_PATH}/console"})
 MAX_LOGGED_PATH_CHARACTERS = 200
+SLICE_BYTES = 64 * 1024
 
 REQUEST_ID: web.RequestKey[str] = web.RequestKey("cg_rag.request_id", str)
 KEY_NAME: web.RequestKey[str] = web.RequestKey("cg_rag.key_name", str)
@@ -38,15 +39,27 @@ def mint_request_id() -> str:
     return "req_" + secrets.token_hex(10)
 
 
-def json_response(body: Mapping[str, Any], status: int = 200) -> web.Response:
+def encode_json(body: Mapping[str, Any]) -> bytes:
     """UTF-8 JSON, nothing escaped that need not be."""
-    response = web.Response(body=orjson.dumps(body), status=status, content_type="application/json")
+    return orjson.dumps(body)
+
+
+def json_response(body: bytes, status: int = 200) -> web.Response:
+    """`body` is JSON already. A large one is sent in slices, so that the transport holds no second copy of it."""
+    content = _slices(body) if len(body) > SLICE_BYTES else body
+    response = web.Response(body=content, status=status, content_type="application/json")
+    response.headers["Content-Length"] = str(len(body))
     response.headers["Cache-Control"] = "no-store"
     return response
 
 
+async def _slices(body: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(body), SLICE_BYTES):
+        yield body[start : start + SLICE_BYTES]
+
+
 def error_response(error: CgError, request_id: str) -> web.Response:
-    response = json_response(error_body(error, request_id), error.status)
+    response = json_response(encode_json(error_body(error, request_id)), error.status)
     response.headers.update(error.headers)
     if error.status == 401:
         response.headers["WWW-Authenticate"] = "Bearer"
@@ -104,7 +117,7 @@ async def _answer(
         key_name = find_key_name(request.headers, keys)
         if key_name is not None:
             request[KEY_NAME] = key_name
-        elif keys and request.path not in OPEN_PATHS:
+        elif keys and request.rel_url.path_safe not in OPEN_PATHS:
             raise CgError("unauthorized")
         return await handler(request), ""
     except CgError as error:

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -51,46 +53,90 @@ class Snapshot:
     scopes: Mapping[str, ScopeState] = field(default_factory=dict)
     faults: tuple[str, ...] = ()
 
+    def get_scope(self, name: str) -> ScopeState:
+        """The state of a scope; raises ScopeUnknown."""
+        state = self.scopes.get(name)
+        if state is None:
+            raise ScopeUnknown(name, list(self.scopes))
+        return state
+
+
+@dataclass(frozen=True, slots=True)
+class Refresh:
+    """What a look at the index directory brought. Refused means that what was usable before goes on being used."""
+
+    outcome: Snapshot
+    adopted: bool
+
+
+# A fault may pass (no file descriptors left, a disk that comes back), so it is looked at again, less and less often.
+FIRST_RETRY_SECONDS = 1.0
+MAX_RETRY_SECONDS = 60.0
+
 
 class IndexLibrary:
     """Follows the pointer of `index_dir`. `profiles` maps scope names to what they include."""
 
     def __init__(
-        self, index_dir: Path, profiles: Mapping[str, Profile], min_score: float | None = None
+        self,
+        index_dir: Path,
+        profiles: Mapping[str, Profile],
+        min_score: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.index_dir = index_dir
         self.profiles = profiles
         self._min_score = min_score
         self._snapshot = Snapshot("loading", scopes=self._all_broken("索引正在加载，请稍候。"))
+        self._clock = clock
         self._seen: tuple[int, int, int] | None = None
+        self._retry_at = -math.inf
+        self._retry_seconds = FIRST_RETRY_SECONDS
+        self._reported: tuple[str, ...] | None = None
 
     @property
     def snapshot(self) -> Snapshot:
         return self._snapshot
 
-    def find_scope(self, name: str) -> ScopeState:
-        """The state of a scope; raises ScopeUnknown."""
-        state = self._snapshot.scopes.get(name)
-        if state is None:
-            raise ScopeUnknown(name, list(self.profiles))
-        return state
+    def refresh(self, should_stop: Callable[[], bool] = lambda: False) -> Refresh | None:
+        """Open and verify what the pointer names. Returns None when there is nothing new to tell.
 
-    def refresh(self, should_stop: Callable[[], bool] = lambda: False) -> Snapshot | None:
-        """Open and verify what the pointer names. Returns the outcome when something new was there, else None.
-
-        The outcome is also what questions see from now on, unless it is worse than what they see already: a
+        The outcome is what questions see from now on, unless damage would take away a scope that works: a
         working index is never given up for a damaged one. Not for two threads at once.
         """
         seen = self._pointer_identity()
-        if self._snapshot.state != "loading" and seen == self._seen:
+        if seen == self._seen and self._clock() < self._retry_at:
             return None
         outcome = self._load(should_stop)
         if should_stop():
             return None
-        self._seen = seen
-        if self._snapshot.retriever is None or not outcome.faults:
-            self._snapshot = outcome
-        return outcome
+        adopted = not self._is_worse(outcome)
+        # A refused index shows in health, while the scopes of the one before go on answering.
+        self._snapshot = (
+            outcome if adopted else replace(self._snapshot, state="degraded", faults=outcome.faults)
+        )
+        self._plan_retry(seen, outcome)
+        news = seen != self._seen or outcome.faults != self._reported
+        self._seen, self._reported = seen, outcome.faults
+        return Refresh(outcome, adopted) if news else None
+
+    def _is_worse(self, outcome: Snapshot) -> bool:
+        """Whether a scope that works now would be lost to damage; one that a new build left empty is no loss."""
+        return any(
+            outcome.scopes[name].fault not in ("", EMPTY_SCOPE)
+            for name, state in self._snapshot.scopes.items()
+            if not state.fault
+        )
+
+    def _plan_retry(self, seen: tuple[int, int, int] | None, outcome: Snapshot) -> None:
+        lasting = all(EMPTY_SCOPE in fault for fault in outcome.faults)
+        if seen is None or lasting:
+            self._retry_at, self._retry_seconds = math.inf, FIRST_RETRY_SECONDS
+            return
+        if seen != self._seen:
+            self._retry_seconds = FIRST_RETRY_SECONDS
+        self._retry_at = self._clock() + self._retry_seconds
+        self._retry_seconds = min(MAX_RETRY_SECONDS, self._retry_seconds * 2)
 
     def close(self) -> None:
         """Forget the index; its files are closed when the last question on it has ended."""
@@ -108,9 +154,15 @@ class IndexLibrary:
         try:
             reader = IndexReader.open(self.index_dir)
         except IndexMissing as error:
-            return Snapshot("missing", scopes=self._all_broken(str(error)), faults=(str(error),))
-        except (IndexDamaged, OSError) as error:
+            # Callers are told what to do, and only the log and doctor where.
+            return Snapshot("missing", scopes=self._all_broken(NO_INDEX), faults=(str(error),))
+        except IndexDamaged as error:
             return Snapshot("degraded", scopes=self._all_broken(str(error)), faults=(str(error),))
+        except OSError as error:
+            fault = f"索引无法读取（系统错误 {error.errno}）"
+            return Snapshot(
+                "degraded", scopes=self._all_broken(fault), faults=(f"{fault}：{self.index_dir}",)
+            )
         resolved = {
             name: resolve_scope(name, profile.selectors, reader.runs)
             for name, profile in self.profiles.items()
@@ -124,10 +176,7 @@ class IndexLibrary:
         usable = {name: state.scope for name, state in scopes.items() if not state.fault}
         if not usable:
             return Snapshot("degraded", reader, None, scopes, tuple(faults))
-        try:
-            retriever = Retriever(reader, usable, min_score=self._min_score)
-        except IndexDamaged as error:  # whole, but built by another tokeniser
-            return Snapshot("degraded", reader, None, self._all_broken(str(error)), (str(error),))
+        retriever = Retriever(reader, usable, min_score=self._min_score)
         return Snapshot("degraded" if faults else "ready", reader, retriever, scopes, tuple(faults))
 
     def _judge(self, scope: Scope, reader: IndexReader, damages: Sequence[Damage]) -> ScopeState:
@@ -152,6 +201,7 @@ class IndexLibrary:
         return {name: ScopeState(Scope(name, ()), "", fault) for name in self.profiles}
 
 
+NO_INDEX = "尚未构建索引，请先运行 cg-rag index build"
 EMPTY_SCOPE = "索引中没有属于该范围的条文，请检查 profiles 的 include 与已构建的来源"
 
 

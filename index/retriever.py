@@ -77,6 +77,11 @@ class _Query:
     expansions: tuple[str, ...]
 
 
+def normalise_query(query: str) -> str:
+    """NFKC and trimmed: what is searched for, and what a cache keys by. Idempotent."""
+    return unicodedata.normalize("NFKC", query).strip()
+
+
 class Retriever:
     """Searches the scopes of one open index. Immutable, so threads share one."""
 
@@ -99,7 +104,7 @@ class Retriever:
             raise ValueError(f"topk 须不小于 1，收到 {topk}。")
         if scope not in self._scopes:
             raise ScopeUnknown(scope, list(self._scopes))
-        query = unicodedata.normalize("NFKC", query).strip()
+        query = normalise_query(query)
         ranges = self._scopes[scope].ranges
         started = time.perf_counter()
         named = self._names.find(query, ranges)

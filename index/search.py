@@ -7,7 +7,7 @@ import json
 import sys
 import textwrap
 
-from cg_rag.index.errors import IndexLibraryError
+from cg_rag.index.errors import IndexLibraryError, ScopeUnknown
 from cg_rag.index.library import IndexLibrary
 from cg_rag.index.retriever import SearchResult
 
@@ -36,15 +36,18 @@ def run_search(args: argparse.Namespace, library: IndexLibrary, active_scope: st
     scope = args.scope or active_scope
     library.refresh()
     try:
-        state = library.find_scope(scope)
+        state = library.snapshot.get_scope(scope)
         retriever = library.snapshot.retriever
         if state.fault or retriever is None:
             print(f"检索范围 {scope} 的索引尚不可用：{state.fault}", file=sys.stderr)
             return 1
         result = retriever.search(query, scope, args.topk)
-    except IndexLibraryError as error:
+    except ScopeUnknown as error:
         print(str(error), file=sys.stderr)
         return 2
+    except IndexLibraryError as error:
+        print(str(error), file=sys.stderr)
+        return 1
     print(_as_json(result) if args.json else _as_text(result))
     return 0
 

@@ -10,7 +10,7 @@ from typing import Any
 from cg_rag import prompts
 from cg_rag.index.library import ScopeState, Snapshot
 from cg_rag.index.retriever import Retriever
-from cg_rag.modes.retrieve import find_usable_scope
+from cg_rag.modes.retrieve import get_usable_scope
 from cg_rag.modes.services import Services
 
 SERVICE_NAME = "CG_RAG"
@@ -51,11 +51,12 @@ def health(services: Services, version: str, started_at: float, with_counts: boo
     return body if with_counts else _without_counts(body)
 
 
-def ready(services: Services) -> dict[str, Any]:
+def ready(services: Services, with_counts: bool) -> dict[str, Any]:
     """The body of /ready; raises index.not_ready while the active scope cannot be asked."""
     scope = services.settings.active_scope
-    state = find_usable_scope(scope, services)
-    return {"ok": True, "active_scope": scope, "num_docs": state.scope.num_docs}
+    state = get_usable_scope(scope, services.library.snapshot)
+    body: dict[str, Any] = {"ok": True, "active_scope": scope}
+    return body | {"num_docs": state.scope.num_docs} if with_counts else body
 
 
 def profiles(services: Services) -> dict[str, Any]:

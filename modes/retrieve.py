@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -14,8 +15,8 @@ from cg_rag.core.events import Event, Final
 from cg_rag.core.log import log_event, logger
 from cg_rag.core.requests import Query, RequestModel, TopK
 from cg_rag.index.errors import IndexLibraryError, ScopeUnknown
-from cg_rag.index.library import ScopeState
-from cg_rag.index.retriever import Hit, Retriever, SearchResult
+from cg_rag.index.library import ScopeState, Snapshot
+from cg_rag.index.retriever import Hit, Retriever, SearchResult, normalise_query
 from cg_rag.modes.services import Services
 
 SUMMARY = "检索条文"
@@ -55,17 +56,21 @@ async def retrieve(
 ) -> dict[str, Any]:
     """The answer without its head: what `rag` carries under `retrieval`."""
     started = time.perf_counter()
-    state = find_usable_scope(scope, services)
-    # Taken together with the state: a rebuilt index changes the key, so old entries can never be served.
-    retriever = services.library.snapshot.retriever
+    # One look: state and retriever of one build, so that nothing is cached under the fingerprint of another.
+    snapshot = services.library.snapshot
+    state = get_usable_scope(scope, snapshot)
+    retriever = snapshot.retriever
     assert retriever is not None, "a scope without fault has a retriever"
+    normalised = normalise_query(query)
 
     async def compute() -> Computed[SearchResult]:
         async with services.retrieval_slots.slot():
-            result = await services.in_thread(lambda: _search(retriever, query, scope, topk))
+            result = await services.in_thread(lambda: _search(retriever, normalised, scope, topk))
         return Computed(result, _num_bytes(result), cacheable=not result.degraded)
 
-    result, hit = await services.retrieval_cache.get_or_compute((state.fingerprint, query, topk), compute)
+    result, hit = await services.retrieval_cache.get_or_compute(
+        (state.fingerprint, normalised, topk), compute
+    )
     stats = {} if hit else {name: round(value, 3) for name, value in result.timings_ms.items()}
     stats["total_time_ms"] = round((time.perf_counter() - started) * 1000, 3)
     body: dict[str, Any] = {
@@ -88,10 +93,10 @@ async def retrieve(
     return body
 
 
-def find_usable_scope(scope: str, services: Services) -> ScopeState:
+def get_usable_scope(scope: str, snapshot: Snapshot) -> ScopeState:
     """Raises invalid_request for a scope that no profile names, index.not_ready for one without usable index."""
     try:
-        state = services.library.find_scope(scope)
+        state = snapshot.get_scope(scope)
     except ScopeUnknown as error:
         raise CgError(
             "invalid_request",
@@ -102,7 +107,7 @@ def find_usable_scope(scope: str, services: Services) -> ScopeState:
         raise CgError(
             "index.not_ready",
             f"检索范围 {scope} 的索引尚不可用：{state.fault}",
-            {"scope": scope, "state": services.library.snapshot.state},
+            {"scope": scope, "state": snapshot.state},
         )
     return state
 
@@ -111,7 +116,7 @@ def _search(retriever: Retriever, query: str, scope: str, topk: int) -> SearchRe
     try:
         return retriever.search(query, scope, topk)
     except (IndexLibraryError, OSError) as error:
-        log_event(40, "retrieval_failed", error=str(error))
+        log_event(logging.ERROR, "retrieval_failed", error=str(error))
         logger.debug("retrieval_failed", exc_info=error)
         raise CgError("retrieval.failed") from error
 

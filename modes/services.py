@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -32,7 +33,9 @@ class Services:
     async def in_thread(self, function: Callable[[], Result]) -> Result:
         """Run blocking work off the event loop. A cancelled caller is let go only when the thread has ended,
         so that whatever slot it holds is given back no sooner than the work really stops."""
-        future = asyncio.get_running_loop().run_in_executor(self.threads, function)
+        # The context goes along, so that a log line of the thread carries the request's id.
+        context = contextvars.copy_context()
+        future = asyncio.get_running_loop().run_in_executor(self.threads, context.run, function)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 
 DIRECTORY = Path(__file__).resolve().parent
+PINS = "pins.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +43,16 @@ def load(name: str, directory: Path = DIRECTORY) -> Prompt:
 def pinned_files(directory: Path = DIRECTORY) -> list[str]:
     """Every file that has to be pinned, as paths below `directory`."""
     paths = [*directory.rglob("*.txt"), *directory.rglob("*.json")]
-    return sorted(path.relative_to(directory).as_posix() for path in paths if path.name != "pins.json")
+    return sorted(path.relative_to(directory).as_posix() for path in paths if path.name != PINS)
 
 
 def verify(directory: Path = DIRECTORY) -> list[Mismatch]:
-    """Compare the files with the pins; an empty list means that all is as it was reviewed."""
-    pins: dict[str, str] = json.loads((directory / "pins.json").read_bytes())
+    """Compare the files with the pins; an empty list means that all is as it was reviewed. Pins that cannot be read
+    are a mismatch of pins.json itself."""
+    try:
+        pins: dict[str, str] = json.loads((directory / PINS).read_bytes())
+    except (OSError, ValueError):
+        return [Mismatch(PINS, "", "")]
     found = {name: load(name, directory).sha256 for name in pinned_files(directory)}
     names = sorted(pins.keys() | found.keys())
     return [
@@ -60,7 +65,7 @@ def verify(directory: Path = DIRECTORY) -> list[Mismatch]:
 def write_pins(directory: Path = DIRECTORY) -> None:
     """Take the files as they are for the reviewed ones; the diff of pins.json is reviewed like code."""
     pins = {name: load(name, directory).sha256 for name in pinned_files(directory)}
-    (directory / "pins.json").write_text(json.dumps(pins, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    (directory / PINS).write_text(json.dumps(pins, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
 
 @cache

@@ -18,6 +18,9 @@ MAX_CONTENTS_CHARS = 20_000
 MAX_LAW_NAME_CHARS = 300
 MAX_ARTICLE_NUMBER_CHARS = 100
 
+# The service adds these to an article that it returns.
+RESERVED_FIELDS = frozenset({"score", "debug"})
+
 # The limit of the service's JSON: what is stored here is sent out again.
 MAX_DEPTH = 32
 
@@ -54,7 +57,11 @@ def parse_record(record: Mapping[str, Any]) -> Article:
     _check_length("law_name", law_name, MAX_LAW_NAME_CHARS)
     _check_length("contents", contents, MAX_CONTENTS_CHARS)
     _check_length("article_number", number, MAX_ARTICLE_NUMBER_CHARS)
-    extra = {key: value for key, value in fields.items() if value is not None and value != ""}
+    extra = {
+        key: value
+        for key, value in fields.items()
+        if value is not None and value != "" and key not in RESERVED_FIELDS
+    }
     check_value(extra)
     return Article(law_name, number, contents, extra, tags)
 

@@ -90,7 +90,9 @@ def test_named_standard_comes_first(server: ServerProcess) -> None:
         ("样例消防法第三条", "usual", "不在所选检索范围内"),
     ],
 )
-def test_what_is_named_but_not_there_is_said(server: ServerProcess, query: str, scope: str, words: str) -> None:
+def test_what_is_named_but_not_there_is_said(
+    server: ServerProcess, query: str, scope: str, words: str
+) -> None:
     question = {"query": query, "scope": scope}
     body = server.post(RETRIEVE, question).json
     assert len(body["warnings"]) == 1
