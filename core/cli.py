@@ -1,6 +1,6 @@
 """argparse that speaks Chinese.
 
-Rule: exit codes are 0 done, 1 failed, 2 wrong usage, configuration or source; scripts may rely on them.
+Rule: a wrong argument is one Chinese line and exit code 2; docs/commands.md lists the codes.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import sys
 from collections.abc import Mapping
 from typing import NoReturn
 
-EXIT_DONE = 0
-EXIT_FAILED = 1
 EXIT_USAGE = 2
 
 # argparse looks its texts up through gettext; these are all that a user of ours can meet.
@@ -61,19 +59,3 @@ def add_server_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--port", metavar="端口", type=int, help="监听端口，覆盖 server.port；0 为任意空闲端口"
     )
-
-
-def whole_number(low: int, high: int) -> type[int]:
-    """An argparse type: an integer within bounds."""
-
-    class Number(int):
-        def __new__(cls, text: str) -> Number:
-            try:
-                number = int.__new__(cls, text)
-            except ValueError:
-                raise argparse.ArgumentTypeError(f"须为 {low}..{high} 的整数，收到 {text!r}") from None
-            if not low <= number <= high:
-                raise argparse.ArgumentTypeError(f"须为 {low}..{high} 的整数，收到 {text!r}")
-            return number
-
-    return Number

@@ -8,6 +8,8 @@ articles, one by one or in a row:
     《建筑法》第七条、第八条   two citations of one law; a range 第七条至第九条 gives its two ends
     同法第五条                the law cited before; 本法第五条 names no law that is known here
     第三条                    a citation without a law
+    根据刑法第三十条           a name that nothing marks, cut where a name may begin
+    第二十八条 安全生产法       the article before its law
 
 The whole grammar works on folded text of the same length, so spans are spans of the text given.
 Quantifiers are bounded and what follows them is disjoint: time is linear in the text, whatever the text.
@@ -16,11 +18,19 @@ Quantifiers are bounded and what follows them is disjoint: time is linear in the
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from cg_rag.index.law_names import BOOK, CODE, COMMENTARY, read_code, read_parenthesis
+from cg_rag.index.law_names import (
+    BOOK,
+    CODE,
+    COMMENTARY,
+    edition_before,
+    find_unknown_name,
+    read_code,
+    read_parenthesis,
+)
 from cg_rag.index.numerals import CHINESE_DIGITS, fold
 
 
@@ -80,12 +90,35 @@ _SUB = (
     rf"|第{_SP}{_N}(?:[、和及至]{_N}){{0,8}}{_SP}项|{_POINT}|[㈠-㈩⑴-⒇]|:?{_SP}\(?[A-Z]\)))?"
     rf"(?:{_SP}第{_SP}{_N}{_SP}目)?"
 )
-_TO_ARTICLE = rf"[ *\"”]{{0,4}}(?:中的|[的中之里:·])?{_SP}"
-_AFTER_LAW = re.compile(
-    rf"{_TO_ARTICLE}(?:(?P<row>{_DI_LIST})|(?P<one>(?:附录{_SP}[A-Z]{_SP})?{_DI}|{_SECTION}|{_BARE_DOT}"
-    rf"|(?:[0-9]{{1,4}}|[{CHINESE_DIGITS}]{{2,12}}){_SP}条{_ZHI}|{_APPENDIX}|附件{_SP}{_N}|条目{_SP}{_N}))"
-    + _SUB
+_PART = rf"第{_SP}{_N}{_SP}(?:分编|编|章|节)[ ,、]?[的中里]?"
+_TO_ARTICLE = (
+    r"[ *\"”」』]{0,4}(?:里面|里边|当中|之中|[中里](?![华国]))?所?(?:(?<!标准)(?<!规定)规定)?[的之:·]?"
+    rf"(?:关于[^第《》,.;:?!。\n]{{1,20}}的)?{_SP}(?:{_PART}){{0,3}}"
+    rf"(?:,(?={_SP}(?:第|附录|[0-9]{{1,3}}\.[0-9]{{1,3}}(?:\.[0-9]|\())))?{_SP}"
 )
+# 八条 without 第: not 八条红线, and not 一条 (安全生产法一条都没落实).
+_TIAO = rf"(?:[0-9]{{1,4}}|[{CHINESE_DIGITS}]{{2,12}}|[二三四五六七八九十](?= ?条(?![红底铁禁硬措建意要基具]))){_SP}条{_ZHI}"
+_AFTER_LAW = re.compile(
+    rf"{_TO_ARTICLE}(?P<open>[(\[【]{_SP})?(?:(?P<row>{_DI_LIST}|{_N}(?:{_AND}{_N}){{1,20}}{_SP}条)"
+    rf"|(?P<one>(?:附录{_SP}[A-Z]{_SP})?{_DI}|{_SECTION}|{_BARE_DOT}|{_TIAO}|{_APPENDIX}|附件{_SP}{_N}|条目{_SP}{_N}))"
+    rf"{_SUB}(?(open)(?:{_SP}[)\]】])?)"
+)
+# （一） of a law whose articles have no other number.
+_BRACKETED = re.compile(
+    rf"{_SP}(?P<one>\({_SP}{_SHORT}{_SP}\))(?P<row>(?!))?(?P<paragraph>(?!))?(?P<item>(?!))?"
+)
+_REVERSED = re.compile(
+    r"(?<![A-Z0-9.第/~-])(?P<number>(?:[A-Z]\.|[0-9]{1,3}\.[0-9]{1,3}\.)[0-9]{1,3}(?:\.[0-9]{1,3}){0,2}"
+    rf"{_POINT}?|附录[A-Z](?:\.[0-9]{{1,3}}){{0,3}}) {{0,3}}$"
+)
+_PHRASE_END = re.compile(r" {0,3}(?:$|[,.;:?!。，；：？！、)\n]|是|怎|讲|说|规定|的?(?:内容|原文|全文))")
+_NUMBER_ALONE = re.compile(
+    rf"(?<![A-Z0-9./~-])(?<![表图式版V])(?<!版本)(?:第{_SP})?(?P<number>[0-9]{{1,3}}(?:\.[0-9]{{1,3}}){{2,4}}{_POINT}?"
+    rf"|[0-9]{{1,3}}\.[0-9]{{1,3}}{_POINT}|(?<=第)[0-9]{{1,3}}\.[0-9]{{1,3}}(?={_SP}条)|[A-Z](?:\.[0-9]{{1,3}}){{2,3}}{_POINT}?"
+    rf"|附录{_SP}[A-Z](?![A-Z])(?:\.[0-9]{{1,3}}){{0,3}}{_POINT}?)"
+    rf"(?![0-9]|\.[0-9]|[~-] ?[0-9]|版)(?:(?={_SP}条)|{_NO_UNIT})"
+)
+_ONLY_NUMBER = re.compile(r"[ 第]{0,3}(?P<number>[0-9]{1,3}\.[0-9]{1,3}) ?条?[ ?？。]{0,3}")
 _BARE = re.compile(rf"(?:(?P<row>{_DI_LIST})|(?P<one>{_DI}|{_SECTION}))" + _SUB)
 # Behind a comma a bare 3.5 begins a new statement more often than a new article.
 _NEXT = re.compile(
@@ -97,7 +130,10 @@ _IN_ROW = re.compile(_ONE)
 _MAY_CONTINUE = frozenset(" 以、,和及与或至到~-")
 _KIND = "(?:法|条例|规定|办法|规范|标准|规程|细则|规则|导则|决定|解释)"
 _ANCHOR = re.compile(
-    rf"(?P<book>《(?=《?[^《》\n]))|(?P<same>(?:同|该|上述|前述){_KIND}(?={_TO_ARTICLE}[第§]))|(?P<self>本{_KIND}(?={_TO_ARTICLE}[第§]))"
+    rf"(?P<book>《(?=《?[^《》\n]))"
+    # 合同法, 应该, 基本法, 成本 end alike.
+    rf"|(?P<same>(?:(?<![合共相不会连雷])同|(?<!应)该|上述|前述){_KIND}(?={_TO_ARTICLE}[第§]))"
+    rf"|(?P<self>(?<![基根样成资日版文书标])本{_KIND}(?={_TO_ARTICLE}[第§]))"
     rf"|(?P<bare>第(?={_SP}[0-9A-Z{CHINESE_DIGITS}])|§)|{CODE.pattern}"
 )
 _TAIL = re.compile(
@@ -117,7 +153,44 @@ def scan(text: str, names: NameFinder | None) -> list[Citation]:
 
     `names` knows the names that may stand without 《》; None: none.
     """
-    return list(_Scanner(text, names).citations())
+    scanner = _Scanner(text, names)
+    return _turn_round(scanner.folded, text, scanner.citations())
+
+
+def scan_numbers(text: str) -> list[str]:
+    """Numbers of articles in a text that names no law: 3.0.1(2), A.0.1, 附录A; 9.2 where it is all of the text.
+
+    No repetitions. A length (3.5米), a date or 表3.0.1 is none.
+    """
+    folded = fold(text)
+    if only := _ONLY_NUMBER.fullmatch(folded):
+        return [only["number"]]
+    return list(dict.fromkeys(match["number"] for match in _NUMBER_ALONE.finditer(folded)))
+
+
+def _turn_round(folded: str, text: str, citations: Iterable[Citation]) -> list[Citation]:
+    """Join an article and the law right behind it: 第二十八条 安全生产法, 6.0.5 GB55023."""
+    done: list[Citation] = []
+    for citation in citations:
+        if citation.article_number is None and _PHRASE_END.match(folded, citation.end):
+            low = done[-1].end if done else 0
+            window = max(low, citation.start - 24)
+            if done and _is_bare(done[-1]) and not folded[low : citation.start].strip(" "):
+                before = done.pop()
+                start, number = before.start, before.article_number
+                citation = replace(citation, paragraph=before.paragraph, item=before.item)
+            elif match := _REVERSED.search(folded, window, citation.start):
+                start, number = match.start(), text[match.start("number") : match.end("number")]
+            else:
+                start, number = citation.start, None
+            raw = text[start : citation.end]
+            citation = replace(citation, raw=raw, start=start, article_number=number)
+        done.append(citation)
+    return done
+
+
+def _is_bare(citation: Citation) -> bool:
+    return citation.law_name is None and citation.code is None and citation.raw[0] in "第§"
 
 
 @dataclass(slots=True)
@@ -137,6 +210,7 @@ class _Scanner:
         self.folded = fold(text)
         self.names = names
         self.last_law: _Named | None = None
+        self.read_to = 0
 
     def citations(self) -> Iterator[Citation]:
         pos = 0
@@ -152,7 +226,8 @@ class _Scanner:
                 found = self._read_anchor(anchor)
                 pos = anchor.start() + 1
             yield from found
-            pos = found[-1].end if found else pos
+            if found:
+                pos = self.read_to = found[-1].end
             while spans and spans[-1][0] < pos:
                 spans.pop()
             if anchor and anchor.start() < pos:
@@ -161,7 +236,8 @@ class _Scanner:
     def _read_spoken(self, start: int, end: int) -> list[Citation]:
         """A name without 《》; nothing when it may be a common noun (高处作业吊篮) and no article follows."""
         last_law = self.last_law
-        found = self._read_law(_Named(start, end, self.text[start:end]))
+        law = _Named(start, end, self.text[start:end], year=edition_before(self.folded, start))
+        found = self._read_law(law)
         certain = found[0].article_number or found[0].code
         if certain or (self.names and self.names.stands_alone(self.folded, start, end)):
             return found
@@ -175,7 +251,7 @@ class _Scanner:
             return self._read_law(self._from_book(match)) if match else []
         if anchor["bare"]:
             match = _BARE.match(self.folded, start)
-            return self._read_row(_Named(start, start), match) if match else []
+            return self._read_row(self._unknown_law(start), match) if match else []
         if anchor["self"]:
             self.last_law = None
         if anchor["same"] or anchor["self"]:
@@ -183,6 +259,15 @@ class _Scanner:
             match = _AFTER_LAW.match(self.folded, end)
             return self._read_row(law, match) if match else []
         return self._read_law(self._from_code(anchor))
+
+    def _unknown_law(self, stop: int) -> _Named:
+        """The law that the words before an article at `stop` name, if they do."""
+        span = find_unknown_name(self.folded, self.read_to, stop)
+        if span is None:
+            return _Named(stop, stop)
+        start, end = span
+        self.last_law = _Named(start, end, self.text[start:end], year=edition_before(self.folded, start))
+        return self.last_law
 
     def _from_book(self, match: re.Match[str]) -> _Named:
         law = _Named(match.start(), match.end(), self.text[match.start(1) : match.end(1)])
@@ -217,6 +302,8 @@ class _Scanner:
             law.end = match.end()
         self.last_law = law
         if match := _AFTER_LAW.match(self.folded, law.end):
+            return self._read_row(law, match)
+        if self.folded[law.end - 1] == "》" and (match := _BRACKETED.match(self.folded, law.end)):
             return self._read_row(law, match)
         return [self._cite(law, law.start, law.end)]
 
@@ -277,7 +364,7 @@ class _Scanner:
         if match["row"] is None:
             number = self._slice(match, "dotted" if match.re is _NEXT and match["dotted"] else "one")
             return [self._cite(law, start, match.end(), number, paragraph, item)]
-        numbers = list(_IN_ROW.finditer(self.folded, match.start("row") + 1, match.end("row")))
+        numbers = list(_IN_ROW.finditer(self.folded, match.start("row"), match.end("row")))
         starts = [match.start("row"), *(number.start() for number in numbers[1:])]
         ends = [*(number.end() for number in numbers[:-1]), match.end("row")]
         found: list[Citation] = []

@@ -10,24 +10,23 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from cg_rag.index.citation_scanner import Citation, scan
 from cg_rag.index.corpus import LawRun
-from cg_rag.index.law_names import Identity, code_key, identify, law_keys, spoken_titles
-from cg_rag.index.numerals import article_key, lookup_keys, parent_keys, parts_key
-
-__all__ = [
-    "ArticleLookup",
-    "Citation",
-    "Resolution",
-    "Resolver",
-    "article_key",
-    "law_keys",
-    "lookup_keys",
-    "parse",
-]
+from cg_rag.index.law_names import (
+    Identity,
+    code_key,
+    identify,
+    is_about,
+    is_generic,
+    is_sure_code,
+    may_begin,
+    spoken_titles,
+    without_newer,
+)
+from cg_rag.index.numerals import CHINESE_DIGITS, article_key, parent_keys, parts_key
 
 
 def parse(text: str) -> list[Citation]:
@@ -58,14 +57,18 @@ class Resolution:
     law_only           `law_names` are the laws that the citation may mean; no rows, because it names no
                        article, or because the corpus holds the law as text without article numbers
     law_not_in_corpus  nothing can be said. `law_names` then lists near misses that are NOT the law cited:
-                       another edition, or laws that only one of a contradicting name and code belongs to
+                       another edition, laws that only one of a contradicting name and code belongs to, or
+                       laws whose title the name ends in (北京市消防条例)
 
-    A paragraph or item that the corpus does not hold apart from its article resolves to the article.
+    A paragraph or item that the corpus does not hold apart from its article resolves to the article, unless
+    other parts of that article are held apart. `unchecked_year` is the edition cited where a law found does not
+    tell its own.
     """
 
     status: Literal["exact", "article_absent", "law_only", "law_not_in_corpus"]
     law_names: tuple[str, ...] = ()
     rows: tuple[int, ...] = ()
+    unchecked_year: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,33 +103,63 @@ class Resolver:
             self._by_code.setdefault(law.identity.code, []).append(number)
 
     def find_citations(self, text: str) -> list[Citation]:
-        """`parse`, and names of laws of this corpus that stand without 《》 (安全生产法第28条)."""
-        return scan(text, self._names)
+        """`parse`, and names of laws of this corpus that stand without 《》 (安全生产法第28条).
+
+        A bare code that may as well be the model of a machine (SY 75) is left out where the corpus does not know it.
+        """
+        return [citation for citation in scan(text, self._names) if not self._is_model(citation)]
+
+    def _is_model(self, citation: Citation) -> bool:
+        bare = not (citation.law_name or citation.year or citation.article_number)
+        code = citation.code if bare else None
+        return code is not None and not is_sure_code(code) and code_key(code) not in self._by_code
 
     def resolve(self, citation: Citation) -> Resolution:
         """Rows over the whole corpus, ascending; a caller keeps those of its scope."""
+        number = citation.article_number
+        bracketed = number is not None and number.startswith(("(", "（"))
+        if bracketed and (resolution := self._resolve_qualified(citation)):
+            return resolution
         laws, near = self._find_laws(citation)
         if not laws:
             return Resolution("law_not_in_corpus", _names(near))
-        if citation.article_number is None:
-            return Resolution("law_only", _names(laws))
+        years = _wanted(citation).years
+        unchecked = "" if all(law.identity.years & years for law in laws) else max(years, default="")
+        if number is None:
+            return Resolution("law_only", _names(laws), (), unchecked)
         found = [(law, self._find_articles(law, citation)) for law in laws]
         rows = sorted({row for _, law_rows in found for row in law_rows})
         if not rows:
-            numbered = all(self._is_numbered(law) for law in laws)
-            return Resolution("article_absent" if numbered else "law_only", _names(laws))
-        return Resolution("exact", _names(law for law, law_rows in found if law_rows), tuple(rows))
+            absent = not bracketed and all(self._is_numbered(law) for law in laws)
+            return Resolution("article_absent" if absent else "law_only", _names(laws), (), unchecked)
+        names = _names(law for law, law_rows in found if law_rows)
+        return Resolution("exact", names, tuple(rows), unchecked)
+
+    def _resolve_qualified(self, citation: Citation) -> Resolution | None:
+        """《…的解释》（一） as the name that the corpus has."""
+        name = f"{citation.law_name or ''}{citation.article_number}"
+        laws, _ = self._find_laws(replace(citation, law_name=name, article_number=None))
+        return Resolution("law_only", _names(laws)) if laws else None
 
     def _find_laws(self, citation: Citation) -> tuple[list[_Law], list[_Law]]:
         """The laws that agree with all that the citation says, and those that agree with a part of it."""
         wanted = _wanted(citation)
-        numbers = {*self._by_title.get(wanted.title, ()), *self._by_code.get(wanted.code, ())}
+        known = self._by_title.get(wanted.title, ()) or self._by_title.get(without_newer(wanted.title), ())
+        if known:
+            wanted = replace(wanted, title=self._laws[known[0]].identity.title)
+        numbers = {*known, *self._by_code.get(wanted.code, ())}
         near = [self._laws[number] for number in sorted(numbers)]
         laws = [law for law in near if wanted.agrees(law.identity)]
         if wanted.years:
             undated = [law for law in laws if not law.identity.years]
             laws = [law for law in laws if law.identity.years & wanted.years] or undated
-        return laws, near
+        return laws, near or self._find_tails(wanted.title)
+
+    def _find_tails(self, title: str) -> list[_Law]:
+        for start in range(1, len(title) - 2):
+            if numbers := self._by_title.get(title[start:]):
+                return [self._laws[number] for number in numbers]
+        return []
 
     def _is_numbered(self, law: _Law) -> bool:
         """False when every row of the law is text without a number, in which the article may well stand."""
@@ -149,14 +182,19 @@ class Resolver:
         return rows
 
     def _find_first(self, run: int, keys: Sequence[str]) -> set[int]:
-        """Rows of the first key that has any, else of the nearest parent that is stored as a whole."""
+        """Rows of the first key that has any, else of the nearest parent, unless that is stored in parts.
+
+        An appendix is no parent: 附录A does not stand for a 附录A.0.2 that is not there.
+        """
         find = self._lookup.find_rows
         for key in keys:
             if rows := find(run, key):
                 return set(rows)
         for parent in parent_keys(keys[0]):
-            if whole := set(find(run, parent)) - set(find(run, parts_key(parent))):
-                return whole
+            if (len(parent) == 3 and parent.startswith("附录")) or find(run, parts_key(parent)):
+                break
+            if rows := find(run, parent):
+                return set(rows)
         return set()
 
     def _has_dotted(self, run: int) -> bool:
@@ -189,24 +227,17 @@ def _specific_keys(citation: Citation) -> list[str]:
     return [key for key in keys if key.startswith(base)] or [base]
 
 
-# Words that may stand before a name. Any other Han character there may belong to a longer name:
-# 北京市消防条例 is not 消防条例.
-_BEFORE = (
-    *("依据", "根据", "按照", "依照", "违反", "符合", "参照", "遵守", "执行", "适用", "引用", "援引", "触犯"),
-    *("学习", "贯彻", "落实", "查询", "请问", "我国", "现行", "关于", "解释", "基于", "鉴于", "例如", "其中"),
-    *("按", "依", "查", "见", "如", "新", "的", "对", "在", "由", "从", "以", "是", "为", "了"),
-)
-_JOINED = re.compile(r"[条款项》)法例定办范准程则](?:和|与|及|或|以及)$")
 # What may follow a name. Any other Han character may continue it: 消防法规, 消防法实施条例 are not 消防法.
 _AFTER = re.compile(
-    r"(?![\u3400-\u9fff〇])|第|附[录件]|条文|规定|的|中(?![心华国央])|里|对|等(?!级)|和|与|及|或|以及|要求|所|是|关于"
+    r"(?![\u3400-\u9fff〇])|第|附[录件]|条文|规定|的|中(?![心华国央])|里|当中|之中|之第|对|等(?!级)|和|与|及|或|以及"
+    rf"|要求|所|是|关于|[{CHINESE_DIGITS}]{{1,12}} ?[条、至到]"
 )
+_AND = re.compile("和|与|及|或|以及|跟|同|还有|、")
 _LAWLIKE = re.compile(
     r"(?:法|法典|条例|规定|办法|规范|标准|规程|细则|规则|决定|解释|[通导准]则|章程|通知|意见|制度|手册|指南|公约"
     r"|要点)"
     r"(?:\(.{1,5}\))?$"
 )
-_HAN_OR_ALNUM = re.compile(r"[\u3400-\u9fff〇A-Z0-9]")
 _STATE = "中华人民共和国"
 
 
@@ -250,13 +281,17 @@ class _NameTable:
 
     def find(self, folded: str) -> list[tuple[int, int]]:
         """Spans of titles that begin and end where a name may, ascending and disjoint."""
-        spans = []
+        spans: list[tuple[int, int]] = []
         heads, stop = self._heads, 0
         for pos in range(len(folded) - 1):
-            if folded[pos : pos + 2] in heads and pos >= stop and _may_begin(folded, pos):
-                stop = next((end for end in self._ends(folded, pos) if _AFTER.match(folded, end)), 0)
-                if stop:
-                    spans.append((pos, stop))
+            if pos < stop or folded[pos : pos + 2] not in heads:
+                continue
+            end = next((end for end in self._ends(folded, pos) if _AFTER.match(folded, end)), 0)
+            joined = bool(spans) and _AND.fullmatch(folded, spans[-1][1], pos)
+            if end and (joined or _may_stand(folded, pos, end)):
+                spans.append((pos, end))
+            # A title that may not stand here covers the shorter ones that it ends in.
+            stop = max(stop, end)
         return spans
 
     def stands_alone(self, folded: str, start: int, end: int) -> bool:
@@ -264,9 +299,8 @@ class _NameTable:
         return end - start >= 3 and bool(_LAWLIKE.search(folded, max(start, end - 10), end))
 
 
-def _may_begin(folded: str, pos: int) -> bool:
-    if pos == 0 or not _HAN_OR_ALNUM.match(folded[pos - 1]):
-        return True
-    return folded.endswith(_BEFORE, max(0, pos - 2), pos) or bool(
-        _JOINED.search(folded, max(0, pos - 3), pos)
-    )
+def _may_stand(folded: str, start: int, end: int) -> bool:
+    title = folded[start:end]
+    if is_generic(title) or ("的" in title and is_about(folded, start)):
+        return not start or folded[start - 1] in '《"“「『\n'
+    return may_begin(folded, start)

@@ -22,7 +22,6 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from cg_rag.index.citations import lookup_keys
 from cg_rag.index.corpus import LawRun
 from cg_rag.index.durable import (
     TEMPORARY_PREFIX,
@@ -49,6 +48,7 @@ from cg_rag.index.manifest import (
     encode_manifest,
     parse_manifest,
 )
+from cg_rag.index.numerals import lookup_keys
 
 POINTER = "current"
 

@@ -6,19 +6,32 @@ must not pass for the article that was asked for.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from cg_rag.index.citations import ArticleLookup, Citation, Resolution, Resolver
+from cg_rag.index.citation_scanner import Citation, scan_numbers
+from cg_rag.index.citations import ArticleLookup, Resolution, Resolver
+from cg_rag.index.numerals import article_key, fold
 
 Ranges = Sequence[tuple[int, int]]
+
+# 第七条至第五十条; of a longer range only the ends are named. One question gets as many filled in, all in all.
+_MAX_RANGE = 50
+_TO = re.compile(r" *(?:至|到|~|-) *第? *")
+# 3.0.1 without a law is looked up in every law of the scope: 6 µs a law. Beyond these bounds the number says
+# too little, or costs too much.
+_MAX_LAWS = 2000
+_MAX_NUMBERS = 3
+_MAX_ROWS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """Inside one scope: `rows` of named articles, ascending; `ranges` of named laws, ascending and disjoint.
+    """Inside one scope: `rows` of named articles in the order they were named, no repetitions; `ranges` of named
+    laws, ascending and disjoint.
 
-    `warnings` are Chinese sentences, one for each citation that leads nowhere.
+    `warnings` are Chinese sentences, one for each citation that leads nowhere or to an edition that may be another.
     """
 
     rows: list[int]
@@ -30,6 +43,7 @@ class NameLookup:
     """Reads questions against the laws of one index. Immutable, so threads share one."""
 
     def __init__(self, lookup: ArticleLookup) -> None:
+        self._lookup = lookup
         self._resolver = Resolver(lookup)
         self._ranges_of_law: dict[str, list[tuple[int, int]]] = {}
         for run in lookup.runs:
@@ -37,35 +51,98 @@ class NameLookup:
 
     def find(self, query: str, ranges: Ranges) -> Named:
         """`query` is normalised (NFKC), `ranges` are the scope's rows."""
-        rows: set[int] = set()
+        rows: dict[int, None] = {}
         laws: set[str] = set()
         warnings: dict[str, None] = {}
-        for citation in self._resolver.find_citations(query):
+        citations = self._resolver.find_citations(query)
+        budget = _MAX_RANGE
+        for place, citation in enumerate(citations):
+            between = _find_between(query, citations[place - 1], citation)[:budget] if place else []
+            budget -= len(between)
+            rows.update(dict.fromkeys(row for number in between for row in self._find_rows(number, ranges)))
             resolution = self._resolver.resolve(citation)
             inside = [row for row in resolution.rows if _holds(ranges, row)]
-            warning = _warning(citation, resolution, inside)
-            if warning:
-                warnings[warning] = None
+            warnings.update(dict.fromkeys(_warnings(citation, resolution, inside)))
             if resolution.status != "law_not_in_corpus":
-                rows.update(inside)
+                rows.update(dict.fromkeys(inside))
                 laws.update(resolution.law_names)
+        if all(_names_no_law(citation) for citation in citations):
+            rows.update(dict.fromkeys(self._find_numbers(query, ranges)))
         law_ranges = sorted(span for law in laws for span in self._ranges_of_law[law])
-        return Named(sorted(rows), list(_intersect(law_ranges, ranges)), tuple(warnings))
+        return Named(list(rows), list(_intersect(law_ranges, ranges)), tuple(warnings))
+
+    def _find_rows(self, citation: Citation, ranges: Ranges) -> Iterator[int]:
+        """Rows of an article inside a range, and of the one inserted behind it (第七条之一)."""
+        for number in (f"{citation.article_number}", f"{citation.article_number}-1"):
+            resolution = self._resolver.resolve(replace(citation, article_number=number))
+            yield from (row for row in resolution.rows if _holds(ranges, row))
+
+    def _find_numbers(self, query: str, ranges: Ranges) -> Iterator[int]:
+        """Rows of the numbers that stand without any law, where few articles of the scope have them."""
+        numbers = scan_numbers(query)[:_MAX_NUMBERS]
+        if not numbers:
+            return
+        runs = [
+            index
+            for index, run in enumerate(self._lookup.runs)
+            if any(True for _ in _intersect([(run.start, run.start + run.count)], ranges))
+        ]
+        if len(runs) > _MAX_LAWS:
+            return
+        for number in numbers:
+            yield from self._find_number(article_key(number), runs)
+
+    def _find_number(self, key: str, runs: Sequence[int]) -> list[int]:
+        rows: list[int] = []
+        for run in runs:
+            rows += self._lookup.find_rows(run, key)
+            if len(rows) > _MAX_ROWS:
+                return []
+        return rows
 
 
-def _warning(citation: Citation, resolution: Resolution, inside: Sequence[int]) -> str:
-    if citation.law_name is None and citation.code is None:
-        return ""  # a bare 第三条 names no law, so nothing can be missing
-    if resolution.status == "law_not_in_corpus":
-        # 《施工日志》 is no law: without a code or an article nobody asked for one.
-        named = citation.code is not None or citation.article_number is not None
-        return f"索引中没有“{citation.raw}”所指的法规或标准，以下条文只按内容检索得到。" if named else ""
+def _names_no_law(citation: Citation) -> bool:
+    return citation.law_name is None and citation.code is None
+
+
+def _find_between(query: str, first: Citation, last: Citation) -> list[Citation]:
+    """The articles between the two ends of a range."""
+    if _names_no_law(first) or not _TO.fullmatch(fold(query[first.end : last.start])):
+        return []
+    same_law = (first.law_name, first.code, first.year) == (last.law_name, last.code, last.year)
+    if not same_law or first.paragraph or first.item or not first.article_number or not last.article_number:
+        return []
+    head, start = _split(article_key(first.article_number))
+    other, stop = _split(article_key(last.article_number))
+    if head != other or not 0 < stop - start <= _MAX_RANGE:
+        return []
+    return [replace(first, article_number=f"{head}{number}") for number in range(start, stop)]
+
+
+def _split(key: str) -> tuple[str, int]:
+    """ "6.0.5" -> ("6.0.", 5); a number with an item or 之一 is no end of a range that can be filled."""
+    match = re.fullmatch(r"((?:[0-9]+\.|附录[a-z]\.)*)([0-9]{1,6})", key)
+    return (match[1], int(match[2])) if match else (key, 0)
+
+
+def _warnings(citation: Citation, resolution: Resolution, inside: Sequence[int]) -> Iterator[str]:
+    if _names_no_law(citation):
+        return  # a bare 第三条 names no law, so nothing can be missing
     law = "、".join(resolution.law_names[:3])
-    if resolution.status == "article_absent":
-        return f"索引中的“{law}”没有“{citation.raw}”所指的条文，以下条文只按内容检索得到。"
-    if resolution.rows and not inside:
-        return f"“{citation.raw}”不在所选检索范围内，以下条文只按内容检索得到。"
-    return ""
+    if resolution.status == "law_not_in_corpus":
+        # 《施工日志》 or 《施工日志》（一） is no law: without a code or an article nobody asked for one.
+        number = citation.article_number or "("
+        if citation.code or not number.startswith(("(", "（")):
+            near = f"（名称相近的有“{law}”，所指若是它，请用书名号写明）" if law else ""
+            yield f"索引中没有“{citation.raw}”所指的法规或标准{near}，以下条文只按内容检索得到。"
+    elif resolution.status == "article_absent":
+        yield f"索引中的“{law}”没有“{citation.raw}”所指的条文，以下条文只按内容检索得到。"
+    elif resolution.rows and not inside:
+        yield f"“{citation.raw}”不在所选检索范围内，以下条文只按内容检索得到。"
+    elif resolution.unchecked_year:
+        yield (
+            f"“{citation.raw}”写明 {resolution.unchecked_year} 版，索引中的法规名称未注明版本，请以条文所带日期为准。"
+        )
 
 
 def _holds(ranges: Ranges, row: int) -> bool:

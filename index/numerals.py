@@ -9,6 +9,7 @@
     7:1  7:1(2)     第七条第一款, 第七条第一款第（二）项: in a law, 款 is an unnumbered paragraph
     附录a  附录a.0.1  附录Ａ, A.0.1
     附件1  条目1      附件一; 一、 of a decision that has no 第X条 (never the same as 第一条)
+    (1)            （一）, (1): an article that has no other number
 
 What fits none of these is its own key, folded.
 """
@@ -33,7 +34,13 @@ def _fold_table() -> dict[int, str]:
     table |= {ord(c): " " for c in "\t\u00a0\u1680\u202f\u205f\u3000\u200b\ufeff"}
     table |= dict.fromkeys(range(0x2000, 0x200B), " ")
     table |= {ord(c): "-" for c in "‐‑‒–—―−─﹣"}
-    return table | {ord(a): b for a, b in zip("〈〉○﹙﹚﹝﹞∶﹒", "《》〇()〔〕:.", strict=True)}
+    table |= {ord(a): b for a, b in zip("〈〉○﹙﹚﹝﹞∶﹒", "《》〇()〔〕:.", strict=True)}
+    return table | {ord(a): b for a, b in zip(_TRADITIONAL, _SIMPLIFIED, strict=True)}
+
+
+# The traditional characters of the grammar (第八條第二項), and those that names of site-safety laws are made of.
+_TRADITIONAL = "條項規則範標準辦錄編節國華號釋議決試訂廢築產設備機電氣質環護險勞動業衛職業單術實腳梯軌鐵運輸應檢驗證許責罰獎處報調補償懲訴訟關於據與"
+_SIMPLIFIED = "条项规则范标准办录编节国华号释议决试订废筑产设备机电气质环护险劳动业卫职业单术实脚梯轨铁运输应检验证许责罚奖处报调补偿惩诉讼关于据与"
 
 
 _FOLD = _fold_table()
@@ -102,33 +109,9 @@ def _below_wan(text: str) -> int | None:
     return total + digit * spoken // 10
 
 
-def int_to_chinese(value: int) -> str:
-    """The numeral that a law would print, 0..99999; ValueError outside."""
-    if not 0 <= value <= 99999:
-        raise ValueError(f"超出范围：{value}")
-    if value == 0:
-        return "零"
-    high, low = divmod(value, 10000)
-    text = _print_below_wan(low) if low else ""
-    if high:
-        text = f"{_print_below_wan(high)}万{'零' if 0 < low < 1000 else ''}{text}"
-    elif 10 <= value < 20:
-        text = text[1:]
-    return text
-
-
-def _print_below_wan(value: int) -> str:
-    text, gap = "", False
-    for unit, name in ((1000, "千"), (100, "百"), (10, "十"), (1, "")):
-        digit = value // unit % 10
-        if digit:
-            text += ("零" if gap and text else "") + "零一二三四五六七八九"[digit] + name
-        gap = digit == 0
-    return text
-
-
 _N = rf"(?:\d{{1,9}}|[{CHINESE_DIGITS}]{{1,12}})"
 _ITEM = re.compile(rf"(?:条目({_N})|({_N})、)")
+_BRACKETED = re.compile(rf"\(({_N})\)")
 _ANNEX = re.compile(rf"(附件|附录|附表)({_N})")
 _APPENDIX = re.compile(
     r"(?:附录([a-z])(?:第?\1(?=\.))?|第?([a-z])(?=\.\d))(\.?\d{1,4}(?:\.\d{1,4}){0,5})?条?"
@@ -156,6 +139,9 @@ def _head_key(text: str) -> tuple[str, int]:
     """The key of the article itself and where its spelling ends; "" when there is none."""
     if match := _ITEM.match(text):
         return _numbered("条目", match[1] or match[2]), match.end()
+    if match := _BRACKETED.match(text):
+        value = chinese_to_int(match[1])
+        return "" if value is None else f"({value})", match.end()
     if match := _ANNEX.match(text):
         return _numbered(match[1], match[2]), match.end()
     if match := _APPENDIX.match(text):
@@ -208,8 +194,7 @@ def parent_keys(key: str) -> list[str]:
 def parts_key(parent: str) -> str:
     """The key under which every part of `parent` is stored, and `parent` itself is not.
 
-    It tells 6.0.5 as a whole from a corpus that holds only 6.0.5(1): a citation of 6.0.5(9) may fall back on
-    the first, never on the second.
+    It tells that 6.0.5 is stored in parts: a citation of 6.0.5(9) may mean 6.0.5 only where it is not.
     """
     return f"{parent}(*)"
 

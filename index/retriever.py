@@ -1,7 +1,7 @@
 """From a question to ranked articles: lexical search, and look-up of what the question names outright.
 
 Rule: three tiers, each wholly before the next.
-    exact    articles that the query names by law and number, in row order
+    exact    articles that the query names by law and number, in the order it names them
     law      articles of a law that the query names by 《》, code or name, best lexical score first
     lexical  everything else that shares a term, best lexical score first; only here min_score cuts
 
@@ -144,7 +144,7 @@ class Retriever:
     def _exact_hits(self, query: _Query, rows: Sequence[int], score: float) -> list[Hit]:
         if not rows:
             return []
-        lexical = dict(self._lexical(query, [(row, row + 1) for row in rows], len(rows)))
+        lexical = dict(self._lexical(query, [(row, row + 1) for row in sorted(rows)], len(rows)))
         return [
             Hit(row, score, ({"lexical": lexical[row]} if row in lexical else {}) | {"exact": 1.0})
             for row in rows

@@ -21,7 +21,6 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from cg_rag.index.citations import lookup_keys
 from cg_rag.index.corpus import Article, LawRun
 from cg_rag.index.errors import IndexDamaged, IndexMissing
 from cg_rag.index.generation import (
@@ -49,6 +48,7 @@ from cg_rag.index.manifest import (
     parse_laws,
     parse_manifest,
 )
+from cg_rag.index.numerals import lookup_keys
 
 __all__ = [
     "FORMAT_VERSION",

@@ -574,3 +574,33 @@ def test_damaged_shared_file_takes_every_scope_down(
         assert (answer.status, answer.code) == (503, "index.not_ready")
     assert server.get("/health").status == 200
     server.stop()
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "帮我找样例安全法第二十八条",
+        "告诉我样例安全法第28条讲了什么",
+        "介绍一下《样例安全法》第二十八条",
+        "2021年样例安全法第二十八条",
+        "样例安全法规定的第二十八条",
+        "第二十八条 样例安全法",
+        "「样例安全法」第二十八條",
+    ],
+)
+def test_named_article_is_found_in_ordinary_sentences(server: ServerProcess, query: str) -> None:
+    body = server.post(RETRIEVE, {"query": query, "include_debug": True}).json
+    first = body["retrieval_docs"][0]
+    assert (first["article_number"], first["debug"]["stages"].get("exact")) == ("第二十八条", 1.0)
+    assert body["warnings"] == []
+
+
+def test_bare_number_of_a_standard_finds_its_article(server: ServerProcess) -> None:
+    first = server.post(RETRIEVE, {"query": "6.0.5(1)"}).json["retrieval_docs"][0]
+    assert first["article_number"] == "6.0.5(1)"
+
+
+def test_several_named_articles_come_in_the_order_they_are_named(server: ServerProcess) -> None:
+    query = "样例消防法第三条和样例安全法第二十八条"
+    documents = server.post(RETRIEVE, {"query": query, "topk": 2}).json["retrieval_docs"]
+    assert [document["article_number"] for document in documents] == ["第三条", "第二十八条"]

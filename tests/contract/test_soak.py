@@ -106,7 +106,9 @@ def test_200_dripping_callers_are_all_closed_in_time_and_health_stays_quick(
 def test_100_readers_that_take_nothing_are_dropped_and_health_stays_quick(
     start_server: StartServer, large_index: Path
 ) -> None:
-    server = start_server("  server: {write_timeout_seconds: 3}\n", index_dir=large_index)
+    server = start_server(
+        "  server: {write_timeout_seconds: 3, max_inflight_body_bytes: 1073741824}\n", index_dir=large_index
+    )
     server.wait_ready()
     base = server.num_open_files()
     readers = [connect_with_small_window(server) for _ in range(100)]

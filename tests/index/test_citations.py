@@ -9,9 +9,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cg_rag.index.citations import Citation, Resolution, Resolver, article_key, law_keys, lookup_keys, parse
+from cg_rag.index.citations import Citation, Resolution, Resolver, parse
 from cg_rag.index.corpus import LawRun
-from cg_rag.index.numerals import int_to_chinese
+from cg_rag.index.numerals import article_key, lookup_keys
+
+
+def int_to_chinese(value: int) -> str:
+    """The numeral that a law prints, 1..999."""
+    digits = "零一二三四五六七八九"
+    hundreds, tens, ones = value // 100, value // 10 % 10, value % 10
+    text = f"{digits[hundreds]}百" if hundreds else ""
+    if tens:
+        text += "十" if tens == 1 and not text else f"{digits[tens]}十"
+    elif text and ones:
+        text += "零"
+    return text + (digits[ones] if ones else "")
+
 
 quick = settings(max_examples=100, deadline=None)
 
@@ -169,7 +182,9 @@ FIELD = [
 def test_a_field_spelling_is_one_citation_and_means_one_article(text: str, law: str, number: str) -> None:
     (citation,) = parse(text)
     assert citation.raw == text
-    assert RESOLVER.resolve(citation) == Resolution("exact", (law,), (LOOKUP.row_of(law, number),))
+    resolution = RESOLVER.resolve(citation)
+    assert (resolution.status, resolution.law_names) == ("exact", (law,))
+    assert resolution.rows == (LOOKUP.row_of(law, number),)
 
 
 def test_a_code_in_brackets_ends_a_citation_without_an_article() -> None:
@@ -272,7 +287,8 @@ def test_a_name_of_the_corpus_is_found_without_brackets(text: str, raw: str) -> 
     ],
 )
 def test_a_longer_word_around_a_name_is_not_that_law(text: str) -> None:
-    assert all(c.law_name is None for c in RESOLVER.find_citations(text))
+    for citation in RESOLVER.find_citations(text):
+        assert RESOLVER.resolve(citation).status == "law_not_in_corpus"
 
 
 @pytest.mark.parametrize(
@@ -300,11 +316,19 @@ def test_a_longer_word_around_a_name_is_not_that_law(text: str) -> None:
         ("GB55023 第6.0.5条第9款", "article_absent", (SCAFFOLD,)),
         ("《消防法》第二条第三款", "article_absent", ("中华人民共和国消防法",)),
         ("《建筑法》第七条之二", "article_absent", (BUILDING,)),
+        # An appendix does not stand for a clause of it that is not there.
+        ("《施工脚手架通用规范》附录A.0.2", "article_absent", (SCAFFOLD,)),
         ("《关于优化审批的决定》第一条", "article_absent", ("关于优化审批的决定",)),
         ("JGJ59 3.1", "article_absent", ("JGJ59-2011建筑施工安全检查标准",)),
         # A law held as one text without numbers may well contain the article.
         ("《某项批复》第一条", "law_only", ("某项批复",)),
         ("《安全生产法》", "law_only", (SAFETY,)),
+        # （一） is an article only where one is stored under it.
+        ("《安全生产法》（一）", "law_only", (SAFETY,)),
+        ("《最高人民法院关于适用〈民法典〉婚姻家庭编的解释》（一）", "law_only", (COURT,)),
+        # The longer name is another law; what it ends in is only near.
+        ("北京市消防法第一条", "law_not_in_corpus", ("中华人民共和国消防法",)),
+        ("刑法第一百三十四条之一", "law_not_in_corpus", ()),
     ],
 )
 def test_what_is_not_there_is_never_exact(text: str, status: str, law_names: tuple[str, ...]) -> None:
@@ -351,15 +375,288 @@ def test_an_edition_is_tolerated_on_either_side_and_preferred_where_both_have_on
     assert resolver.resolve(parse("《某条例》（1999版）第1条")[0]).rows == (0,)
 
 
-def test_a_law_has_a_key_for_every_form_of_its_name() -> None:
-    assert law_keys(SCAFFOLD) == [
-        "gb55023-2022施工脚手架通用规范",
-        "施工脚手架通用规范",
-        "gb55023-2022",
-        "gb55023",
-    ]
-    assert law_keys(SAFETY) == [SAFETY, "安全生产法"]
-    assert not set(law_keys(DEEP_PIT)) & set(law_keys(f"{DEEP_PIT} 条文说明"))
+def find_raw(text: str) -> list[str]:
+    return [citation.raw for citation in RESOLVER.find_citations(text)]
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        *(
+            "帮我找",
+            "我想看",
+            "想知道",
+            "我想问",
+            "介绍一下",
+            "告诉我",
+            "请解读",
+            "列出",
+            "给出",
+            "查找",
+            "检索",
+        ),
+        *(
+            "搜索",
+            "比较",
+            "翻译",
+            "老板说",
+            "国家",
+            "新版",
+            "2021年",
+            "2021版",
+            "2021年修订的",
+            "最新的",
+            "小王问",
+        ),
+        *(
+            "处罚依据是",
+            "请问一下2021年新修订的",
+            "施工单位没买保险违反",
+            "我国",
+            "一、",
+            "1、",
+            "对",
+            "请查一下",
+        ),
+        *(
+            "建筑法第七条和",
+            "建筑法和",
+            "施工脚手架通用规范、",
+            "《建筑法》及",
+            "「",
+            "“",
+            "，",
+            "工地 ",
+            "查中华人民共和国",
+        ),
+    ],
+)
+def test_ordinary_words_before_a_name_do_not_hide_it(before: str) -> None:
+    row = LOOKUP.row_of(SAFETY, "第二十八条")
+    last = RESOLVER.find_citations(f"{before}安全生产法第二十八条")[-1]
+    assert RESOLVER.resolve(last).rows == (row,)
+
+
+@pytest.mark.parametrize(
+    "name", ["《新安全生产法》", "《最新安全生产法》", "《现行安全生产法》", "《新修订的安全生产法》"]
+)
+def test_a_name_that_is_called_new_is_the_law_itself(name: str) -> None:
+    assert resolve(f"{name}第二十八条").rows == (LOOKUP.row_of(SAFETY, "第二十八条"),)
+
+
+@pytest.mark.parametrize(
+    ("text", "law", "number"),
+    [
+        ("《安全生产法》第二章第三十条", SAFETY, "第三十条"),
+        ("安全生产法第三章第三十条", SAFETY, "第三十条"),
+        ("安全生产法第三章第二节的第三十条", SAFETY, "第三十条"),
+        ("安全生产法规定的第三十条", SAFETY, "第三十条"),
+        ("《安全生产法》规定第三十条", SAFETY, "第三十条"),
+        ("《安全生产法》中的第三十条", SAFETY, "第三十条"),
+        ("安全生产法里的第三十条", SAFETY, "第三十条"),
+        ("安全生产法里面第三十条", SAFETY, "第三十条"),
+        ("安全生产法关于安全管理人员的第三十条", SAFETY, "第三十条"),
+        ("《安全生产法》，第三十条", SAFETY, "第三十条"),
+        ("第三十条 安全生产法", SAFETY, "第三十条"),
+        ("第三十条《安全生产法》", SAFETY, "第三十条"),
+        ("5.3.1 GB55023", SCAFFOLD, "5.3.1"),
+        ("6.0.5(1)  GB 55023-2022", SCAFFOLD, "6.0.5(1)"),
+        ("GB55023-2022，5.3.1", SCAFFOLD, "5.3.1"),
+        ("《建筑法》【第八条】", BUILDING, "第八条"),
+        ("《建筑法》（第八条）", BUILDING, "第八条"),
+        ("建筑法」第八条", BUILDING, "第八条"),
+        ("建筑法八条", BUILDING, "第八条"),
+        ("安全生产法二十八条", SAFETY, "第二十八条"),
+        ("建筑法第八條", BUILDING, "第八条"),
+        ("建築法第八條", BUILDING, "第八条"),
+    ],
+)
+def test_words_and_brackets_between_a_law_and_its_article(text: str, law: str, number: str) -> None:
+    (citation,) = RESOLVER.find_citations(text)
+    assert citation.raw == text
+    assert RESOLVER.resolve(citation) == Resolution("exact", (law,), (LOOKUP.row_of(law, number),))
+
+
+def test_several_numbers_may_share_one_word_for_article() -> None:
+    citations = RESOLVER.find_citations("建筑法7、8条")
+    assert [article_key(c.article_number or "") for c in citations] == ["7", "8"]
+    assert {c.law_name for c in citations} == {"建筑法"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "安全生产法八条红线",
+        "安全生产法一条都没有落实",
+        "第二条 建筑法的适用范围",
+        "《建筑法》，3.5米",
+        "《建筑法》第三章",
+    ],
+)
+def test_what_only_looks_like_an_article_of_the_law_is_none(text: str) -> None:
+    for citation in RESOLVER.find_citations(text):
+        assert RESOLVER.resolve(citation).status != "exact"
+
+
+def test_an_article_stored_under_its_bracket_is_found_by_it() -> None:
+    resolver = Resolver(FakeLookup({"某公司规定": ["（一）", "（二）"]}))
+    for text in ("《某公司规定》(二)", "《某公司规定》（二）"):
+        (citation,) = resolver.find_citations(text)
+        assert resolver.resolve(citation) == Resolution("exact", ("某公司规定",), (1,))
+
+
+def test_a_part_that_is_not_stored_means_its_article_only_where_no_part_is_stored() -> None:
+    resolver = Resolver(FakeLookup({"甲规范": ["6.0.5", "6.0.5(1)", "6.0.6"]}))
+    for number, rows in (("6.0.5(9)", ()), ("6.0.5(1)", (1,)), ("6.0.6(9)", (2,))):
+        assert resolver.resolve(parse(f"《甲规范》{number}")[0]).rows == rows
+
+
+@pytest.mark.parametrize(
+    ("text", "raw"),
+    [
+        ("刑法第一百三十四条之一", ["刑法第一百三十四条之一"]),
+        ("根据刑法第三十条", ["刑法第三十条"]),
+        ("建筑法第七条和刑法第三十条", ["建筑法第七条", "刑法第三十条"]),
+        ("违反了山东省 消防条例第三条", ["山东省 消防条例第三条"]),
+        ("按照有关规定第三条", ["第三条"]),
+        ("操作规程第三条", ["第三条"]),
+        ("这部法第三条", ["第三条"]),
+        ("违法第三条", ["第三条"]),
+    ],
+)
+def test_a_name_that_the_corpus_does_not_know_is_read_as_it_stands(text: str, raw: list[str]) -> None:
+    assert find_raw(text) == raw
+
+
+@pytest.mark.parametrize("other", ["合同法", "共同规定", "基本法", "根本法"])
+def test_a_name_that_ends_like_the_same_law_is_another_law(other: str) -> None:
+    for citation in RESOLVER.find_citations(f"建筑法第七条、{other}第八条")[1:]:
+        assert RESOLVER.resolve(citation).status == "law_not_in_corpus"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["SY 75 挖掘机", "DB25开关箱", "JB 100 型号", "SL 20 吊索", "MT 5 矿灯", "TB 50 钢管", "NB 30 电缆"],
+)
+def test_the_model_of_a_machine_is_no_standard(text: str) -> None:
+    assert RESOLVER.find_citations(text) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["SL 20-2013", "SL 20 第3.0.1条", "GB 50009", "GB/T 5031", "JGJ 59", "CJJ 1", "DB11/945", "T/CECS 100"],
+)
+def test_a_code_of_a_standard_is_one_even_where_the_corpus_lacks_it(text: str) -> None:
+    assert find_raw(text) == [text]
+
+
+# Titles, and what turns each into the title of another law.
+TAILS = [
+    *(
+        "安全法",
+        "消防法",
+        "交通安全法",
+        "教育法",
+        "合同法",
+        "保险法",
+        "环境保护法",
+        "消防条例",
+        "安全生产条例",
+    ),
+    *(
+        "安全生产管理条例",
+        "物业管理条例",
+        "管理办法",
+        "安全技术规范",
+        "金库条例",
+        "检定管理办法",
+        "惩戒规定",
+        "收费规定",
+    ),
+]
+HEADS = [
+    *(
+        "北京市",
+        "山东省",
+        "内蒙古自治区",
+        "某县",
+        "浦东新区",
+        "住建部",
+        "应急管理部",
+        "市场监管局",
+        "海上",
+        "道路",
+        "矿山",
+    ),
+    *(
+        "职业",
+        "高等",
+        "社会",
+        "劳动",
+        "海洋",
+        "反",
+        "非",
+        "特种设备",
+        "国家",
+        "公司",
+        "失信行为",
+        "检查",
+        "顾问",
+        "创新",
+    ),
+    *(
+        "城市更新",
+        "法律",
+        "专家",
+        "律师",
+        "监理",
+        "老年人",
+        "在线",
+        "应对",
+        "外商",
+        "施工单位",
+        "钢丝绳、链条、",
+    ),
+    *(
+        "强制执行",
+        "法律适用",
+        "山东省 ",
+        "上海市  ",
+        "边境（口岸）",
+        "罚款决定与",
+        "质量标准和",
+        "关于城市的",
+        "无着的",
+    ),
+]
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("tail", TAILS)
+def test_a_longer_name_is_never_the_law_that_it_ends_in(head: str, tail: str) -> None:
+    if head == "国家" and tail in ("消防法", "教育法", "合同法", "保险法", "环境保护法", "交通安全法"):
+        return  # 国家消防法 is how people say 消防法
+    resolver = Resolver(FakeLookup({tail: ["第三条"], f"中华人民共和国{tail}": ["第三条"]}))
+    for before in ("", "根据", "帮我找一下", "建筑法第一条、", "请问"):
+        for text in (
+            f"{before}{head}{tail}第三条",
+            f"{before}{head}{tail}规定的第三条",
+            f"《{head}{tail}》第三条",
+        ):
+            for citation in resolver.find_citations(text):
+                assert resolver.resolve(citation).status != "exact", text
+
+
+@given(
+    st.text(st.sampled_from("甲乙丙丁戊己庚辛壬癸海矿职业社反非省市区"), min_size=1, max_size=6),
+    st.sampled_from(TAILS),
+    st.sampled_from(["", "根据", "我想看", "老板说", "2021版"]),
+)
+@quick
+def test_no_made_up_head_leads_to_the_tail(head: str, tail: str, before: str) -> None:
+    resolver = Resolver(FakeLookup({tail: ["第三条"]}))
+    for citation in resolver.find_citations(f"{before}{head}{tail}第三条"):
+        assert resolver.resolve(citation).status != "exact"
 
 
 PIECES = [
@@ -385,13 +682,6 @@ def test_any_text_gives_ascending_disjoint_spans_of_itself(text: str) -> None:
             assert citation.raw == text[citation.start : citation.end]
             RESOLVER.resolve(citation)
             end = citation.end
-
-
-@given(st.text(max_size=60))
-@quick
-def test_any_name_has_keys_and_none_is_repeated(name: str) -> None:
-    keys = law_keys(name)
-    assert len(keys) == len(set(keys))
 
 
 han = st.sampled_from("甲乙丙丁戊己庚辛壬癸")
@@ -506,6 +796,13 @@ def test_a_law_that_is_not_in_the_corpus_is_never_exact(title: str, code: str, n
             "第" + "一" * 12,
             "* ",
             "《a》***",
+            "的",
+            "有有法第三条",
+            "请帮我找看一下法第三条",
+            "建筑法关于",
+            "建筑法8、",
+            "刑法第三条",
+            "国(边)境",
         ),
     ],
 )
@@ -516,5 +813,5 @@ def test_long_repetitions_cost_linear_time(piece: str) -> None:
         start = time.process_time()
         RESOLVER.find_citations(text)
         spent.append(time.process_time() - start)
-    # Measured at 2 to 35 ms; anything quadratic takes seconds.
+    # Measured at 2 to 70 ms; anything quadratic takes seconds.
     assert min(spent) < 0.2

@@ -6,7 +6,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cg_rag.index.numerals import article_key, chinese_to_int, fold, int_to_chinese, lookup_keys, parts_key
+from cg_rag.index.numerals import article_key, chinese_to_int, fold, lookup_keys, parts_key
+
+
+def int_to_chinese(value: int) -> str:
+    """The numeral that a law would print, 0..99999: the twin that reading is held against."""
+    if value >= 10_000:
+        high, low = divmod(value, 10_000)
+        gap = "零" if 0 < low < 1000 else ""
+        return f"{print_below_wan(high)}万{gap}{print_below_wan(low)}"
+    text = print_below_wan(value) or "零"
+    return text.removeprefix("一") if 10 <= value < 20 else text
+
+
+def print_below_wan(value: int) -> str:
+    text, gap = "", False
+    for unit, name in ((1000, "千"), (100, "百"), (10, "十"), (1, "")):
+        digit = value // unit % 10
+        if digit:
+            text += ("零" if gap and text else "") + "零一二三四五六七八九"[digit] + name
+        gap = digit == 0
+    return text
+
 
 quick = settings(max_examples=150, deadline=None)
 
@@ -57,12 +78,6 @@ def test_every_number_of_a_long_law_survives_printing_and_reading() -> None:
     assert [n for n in range(100_000) if chinese_to_int(int_to_chinese(n)) != n] == []
 
 
-@pytest.mark.parametrize("value", [-1, 100_000])
-def test_numbers_that_no_law_reaches_are_refused(value: int) -> None:
-    with pytest.raises(ValueError, match="超出范围"):
-        int_to_chinese(value)
-
-
 @given(st.integers(1, 99_999))
 @quick
 def test_chinese_and_western_spellings_of_an_article_share_one_key(n: int) -> None:
@@ -90,6 +105,9 @@ def test_chinese_and_western_spellings_of_an_article_share_one_key(n: int) -> No
         ("附件1", ["附件一", "附件1"]),
         ("条目1", ["一、", "条目一", "条目1", "1、"]),
         ("8.8.2.1", ["第8.8.2.1条"]),
+        ("(1)", ["（一）", "(一)", "(1)", "⑴", "㈠"]),
+        ("28", ["第二十八條", "第28條"]),
+        ("7:1(2)", ["第七條第一款第（二）項"]),
         ("全文", ["全文"]),
         ("", ["", " "]),
     ],

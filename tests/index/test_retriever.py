@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cg_rag.index.citations import lookup_keys
 from cg_rag.index.corpus import Article, LawRun, Scope
 from cg_rag.index.errors import ScopeUnknown
 from cg_rag.index.lexical import LexicalArrays, LexicalSearcher
+from cg_rag.index.numerals import lookup_keys
 from cg_rag.index.retriever import Retriever, SearchResult
 
 SAFETY = "中华人民共和国安全生产法"
