@@ -1,0 +1,273 @@
+"""Measures the dense search beside other engines over real vectors; prints two tables and what was lost.
+
+    OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 python tests/bench/dense.py --vectors FILE.npy --queries FILE.npy
+
+--vectors   float32 [N, D], each of length 1; the first --rows of them (24000) are searched
+--queries   float32 [Q, D], at least 400; recall is against all of them, times are medians over 400
+--memory    NAME: print the resident MB of one engine, before and after; the tables call this for each
+
+Peers are shown where they are installed: faiss-cpu, usearch, sqlite-vec (and pysqlite3-binary where Python
+cannot load extensions). Times are CPU time of the process,
+all engines take turns. "warm" is twenty searches one after the other; "evicted" walks through 64 MB of other
+memory before each search, as the embedding model does between two questions.
+"batch of 16" is the time per query of one call with 16 queries, "16 threads" that of 16 threads which ask one
+question after the other: ours gathers what waits, so such threads get batches of 1 and 15 in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import importlib
+import os
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from cg_rag.index.dense import DenseSearcher, MicroBatcher
+from cg_rag.index.onnx import load_runtime
+from cg_rag.index.vectors import VectorArrays, quantise
+
+Floats = NDArray[np.float32]
+Search = Callable[[Floats, int], Any]  # ([Q, D], k) -> int64 [Q, k]
+
+NUM_TIMED = 400
+ROUND = 20
+NUM_TOGETHER = 16
+EVICTED_BYTES = 64 << 20
+
+
+class FullFile:
+    """full.i16 as the service has it: in no memory, one small read for each row."""
+
+    def __init__(self, full: NDArray[np.int16], folder: Path) -> None:
+        path = folder / "full.i16"
+        full.tofile(path)
+        self._file = path.open("rb", buffering=0)
+        self._dim = full.shape[1]
+
+    def __call__(self, rows: NDArray[np.int64]) -> NDArray[np.int16]:
+        file, size = self._file.fileno(), self._dim * 2
+        parts = [os.pread(file, size, offset) for offset in (rows * size).tolist()]
+        return np.frombuffer(b"".join(parts), np.int16).reshape(len(rows), self._dim)
+
+
+def open_ours(vectors: Floats, kernel: Any, folder: Path) -> Search:
+    built = quantise(vectors, vectors.shape[1])
+    assert built.full is not None
+    built.scan.tofile(folder / "scan.i8")
+    scan = np.memmap(folder / "scan.i8", np.int8, "r", shape=built.scan.shape)
+    arrays = VectorArrays(built.mean, scan, built.scales, built.full_scales)
+    searcher = DenseSearcher(arrays, FullFile(built.full, folder), kernel)
+    batcher = MicroBatcher(searcher)
+    ranges = [(0, len(vectors))]
+
+    def search(queries: Floats, k: int) -> list[NDArray[np.int64]]:
+        if len(queries) == 1:
+            return [batcher.search(queries[0], ranges, k)[0]]
+        return [rows for rows, _ in searcher.search_many(queries, [(ranges, k)] * len(queries))]
+
+    return search
+
+
+def open_faiss(vectors: Floats, is_flat: bool) -> Search:
+    faiss = importlib.import_module("faiss")
+    faiss.omp_set_num_threads(1)
+    dim, product = vectors.shape[1], faiss.METRIC_INNER_PRODUCT
+    if is_flat:
+        index = faiss.IndexFlatIP(dim)
+    else:
+        index = faiss.IndexScalarQuantizer(dim, faiss.ScalarQuantizer.QT_8bit, product)
+    index.train(vectors)
+    index.add(vectors)
+    return lambda queries, k: index.search(queries, k)[1]
+
+
+def open_usearch(vectors: Floats) -> Search:
+    usearch = importlib.import_module("usearch.index")
+    vectors = vectors.copy()
+    return lambda query, k: (
+        usearch.search(vectors, query, k, usearch.MetricKind.IP, exact=True, threads=1).keys
+    )
+
+
+def open_sqlite_vec(vectors: Floats) -> Search:
+    extension = importlib.import_module("sqlite_vec")
+    if not hasattr(sqlite3.Connection, "enable_load_extension"):  # left out of some builds of Python
+        base = importlib.import_module("pysqlite3").connect(":memory:", check_same_thread=False)
+    else:
+        base = sqlite3.connect(":memory:", check_same_thread=False)
+    base.enable_load_extension(True)
+    extension.load(base)
+    base.execute(f"CREATE VIRTUAL TABLE v USING vec0(x float[{vectors.shape[1]}] distance_metric=cosine)")
+    rows = ((row, vector.tobytes()) for row, vector in enumerate(vectors))
+    base.executemany("INSERT INTO v (rowid, x) VALUES (?, ?)", rows)
+    lock = threading.Lock()
+
+    def search(query: Floats, k: int) -> NDArray[np.int64]:
+        with lock:
+            found = base.execute(
+                "SELECT rowid FROM v WHERE x MATCH ? AND k = ? ORDER BY distance", (query.tobytes(), k)
+            )
+            return np.array([row for (row,) in found], np.int64)
+
+    return lambda queries, k: [search(query, k) for query in queries]
+
+
+ENGINES: dict[str, Callable[[Floats, Path], Search]] = {
+    "numpy int8 + int16": lambda vectors, folder: open_ours(vectors, "numpy", folder),
+    "onnx int8 + int16": lambda vectors, folder: open_ours(vectors, "onnx", folder),
+    "faiss IndexFlatIP": lambda vectors, folder: open_faiss(vectors, is_flat=True),
+    "faiss SQ8": lambda vectors, folder: open_faiss(vectors, is_flat=False),
+    "usearch exact f32": lambda vectors, folder: open_usearch(vectors),
+    "sqlite-vec f32": lambda vectors, folder: open_sqlite_vec(vectors),
+}
+
+
+def open_engines(vectors: Floats, folder: Path) -> Iterator[tuple[str, Search]]:
+    for place, (name, opener) in enumerate(ENGINES.items()):
+        home = folder / str(place)
+        home.mkdir()
+        try:
+            yield name, opener(vectors, home)
+        except ImportError:
+            print(f"{name}: not installed", file=sys.stderr)
+
+
+def timed(action: Callable[[], object]) -> float:
+    """Milliseconds of CPU time."""
+    started = time.process_time()
+    action()
+    return (time.process_time() - started) * 1000
+
+
+def measure_alone(
+    engines: dict[str, Search], queries: Floats, between: Callable[[], object]
+) -> dict[str, float]:
+    """Median ms per search, k = 10; engines take turns after every 20 queries."""
+    times: dict[str, list[float]] = {name: [] for name in engines}
+    for start in range(0, NUM_TIMED, ROUND):
+        for name, search in engines.items():
+            search(queries[start : start + 1], 10)
+            for place in range(start, start + ROUND):
+                one = queries[place : place + 1]
+                between()
+                times[name].append(timed(partial(search, one, 10)))
+    return {name: float(np.median(values)) for name, values in times.items()}
+
+
+def measure_batch(engines: dict[str, Search], queries: Floats) -> dict[str, float]:
+    """Median ms per query of calls with 16 queries."""
+    times: dict[str, list[float]] = {name: [] for name in engines}
+    for start in range(0, NUM_TIMED, NUM_TOGETHER):
+        batch = queries[start : start + NUM_TOGETHER]
+        for name, search in engines.items():
+            search(batch, 10)
+            times[name].append(timed(partial(search, batch, 10)) / len(batch))
+    return {name: float(np.median(values)) for name, values in times.items()}
+
+
+def measure_threads(engines: dict[str, Search], queries: Floats) -> dict[str, float]:
+    """ms of CPU time per query with 16 threads, the best of five rounds that take turns."""
+    best: dict[str, float] = {}
+    asked = [queries[place : place + 1] for place in range(NUM_TIMED)]
+    with ThreadPoolExecutor(NUM_TOGETHER) as pool:
+        for _ in range(5):
+            for name, search in engines.items():
+                spent = timed(lambda search=search: list(pool.map(lambda one: search(one, 10), asked)))
+                best[name] = min(spent / len(asked), best.get(name, spent))
+    return best
+
+
+def measure_recall(search: Search, queries: Floats, vectors: Floats, k: int) -> float:
+    """Share of the exact k best that are found; a row within 1e-7 of the k-th counts as one of them."""
+    hits = 0.0
+    for start in range(0, len(queries), 64):
+        block = queries[start : start + 64].astype(np.float64)
+        cosines = block @ vectors.T.astype(np.float64)
+        bounds = np.partition(cosines, -k, axis=1)[:, -k] - 1e-7
+        for query, exact, bound in zip(queries[start : start + 64], cosines, bounds, strict=True):
+            hits += float(np.mean(exact[search(query[None], k)[0]] >= bound))
+    return hits / len(queries)
+
+
+def resident_mb() -> float:
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") / 1e6
+
+
+def print_memory(name: str, vectors: Floats, queries: Floats, folder: Path) -> None:
+    """The input stays in a file: what is left afterwards is the engine's own."""
+    if name.startswith("onnx"):
+        load_runtime()  # the embedding model has loaded it already
+    before = resident_mb()
+    search = ENGINES[name](vectors, folder)
+    for query in queries[:20]:
+        search(query[None], 10)
+    print(f"{resident_mb() - before:.1f}")
+
+
+def ask_memory(name: str, args: argparse.Namespace) -> str:
+    command = [sys.executable, __file__, "--memory", name, "--rows", str(args.rows)]
+    command += ["--vectors", str(args.vectors), "--queries", str(args.queries)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "—"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--vectors", type=Path, required=True)
+    parser.add_argument("--queries", type=Path, required=True)
+    parser.add_argument("--rows", type=int, default=24000)
+    parser.add_argument("--memory")
+    args = parser.parse_args()
+    queries: Floats = np.load(args.queries)
+    vectors: Floats = np.load(args.vectors)[: args.rows]
+    with tempfile.TemporaryDirectory() as home:
+        if args.memory:
+            print_memory(args.memory, vectors, queries, Path(home))
+            return
+        print_tables(args, vectors, queries, Path(home))
+
+
+def print_tables(args: argparse.Namespace, vectors: Floats, queries: Floats, folder: Path) -> None:
+    engines = dict(open_engines(vectors, folder))
+    walk = np.zeros(EVICTED_BYTES, np.uint8)
+    tables = {
+        "warm": measure_alone(engines, queries, lambda: None),
+        "evicted": measure_alone(engines, queries, walk.sum),
+        "batch of 16": measure_batch(engines, queries),
+        "16 threads": measure_threads(engines, queries),
+    }
+    titles, rule = " | ".join(tables), " | ".join(["---"] * len(tables))
+    print(f"{len(vectors)} x {vectors.shape[1]}, {len(queries)} queries, k = 10, ms of CPU time per query\n")
+    print(f"| engine | {titles} | R@10 | R@50 | MB |\n| --- | {rule} | --- | --- | --- |")
+    for name, search in engines.items():
+        recalls = [f"{measure_recall(search, queries, vectors, k):.4f}" for k in (10, 50)]
+        times = [f"{table[name]:.2f}" for table in tables.values()]
+        print(f"| {' | '.join([name, *times, *recalls, ask_memory(name, args)])} |")
+    print("\ntimes as fast as each peer (above 1: ours is faster)\n")
+    print(f"| ours | peer | {titles} |\n| --- | --- | {rule} |")
+    for own in list(engines)[:2]:
+        for peer in list(engines)[2:]:
+            ratios = [f"{table[peer] / table[own]:.2f}" for table in tables.values()]
+            print(f"| {own} | {peer} | {' | '.join(ratios)} |")
+
+
+if __name__ == "__main__":
+    main()
