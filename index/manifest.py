@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,8 +17,10 @@ from typing import Any
 
 from cg_rag.index.corpus import LawRun
 from cg_rag.index.errors import IndexDamaged
+from cg_rag.index.vectors import FULL, FULL_SCALES, MEAN, SCALES, SCAN
 
-FORMAT_VERSION = 1
+# 2: vectors. Their files are there all together or not at all.
+FORMAT_VERSION = 2
 
 MANIFEST = "manifest.json"
 ARTICLES = "articles.jsonl"
@@ -38,6 +41,18 @@ DTYPES: Mapping[str, tuple[str, ...]] = {
     "lexical.impacts": ("|u1", "<u2"),
 }
 FILES: tuple[str, ...] = (ARTICLES, LAWS, *DTYPES)
+
+VECTOR_DTYPES: Mapping[str, tuple[str, ...]] = {
+    MEAN: ("<f4",),
+    SCALES: ("<f4",),
+    FULL_SCALES: ("<f4",),
+    SCAN: ("|i1",),
+    FULL: ("<i2",),
+}
+VECTOR_FILES: tuple[str, ...] = tuple(VECTOR_DTYPES)
+VECTOR_DTYPE = "int8+int16"
+# Files whose rows have a digest for each law in laws.json beside that of the whole.
+RUN_FILES: tuple[str, ...] = (ARTICLES, SCALES, FULL_SCALES, SCAN, FULL)
 
 # Larger ones are not ours: 100,000 laws make a laws.json of about 30 MB.
 MAX_JSON_BYTES = 256 << 20
@@ -125,6 +140,7 @@ def check_seal(raw: bytes) -> None:
 
 def _check_fields(manifest: Mapping[str, Any]) -> None:
     _count(manifest["num_docs"])
+    _count(manifest["dim"])
     _text(manifest["built_at"])
     _text(manifest["tokeniser"])
     dict(manifest["lexical"])
@@ -136,23 +152,52 @@ def _check_fields(manifest: Mapping[str, Any]) -> None:
             _text(tag)
     for name in FILES:
         _check_file_entry(name, manifest["files"][name])
+    if has_vectors(manifest):
+        _check_vectors(manifest)
 
 
-def _check_file_entry(name: str, entry: Mapping[str, Any]) -> None:
+def has_vectors(manifest: Mapping[str, Any]) -> bool:
+    """Whether the generation holds vectors; raises ValueError for one that holds some of their files."""
+    present = [name for name in VECTOR_FILES if name in manifest["files"]]
+    if present and len(present) != len(VECTOR_FILES):
+        raise ValueError("向量文件不全")
+    described = [manifest["embedding"] is not None, manifest["dtype"] is not None, manifest["dim"] != 0]
+    if described != [bool(present)] * 3:
+        raise ValueError("embedding、dtype、dim 与向量文件不一致")
+    return bool(present)
+
+
+def _check_vectors(manifest: Mapping[str, Any]) -> None:
+    embedding, dim, rows = manifest["embedding"], _count(manifest["dim"]), manifest["num_docs"]
+    for key in ("model", "fingerprint", "kernel_class"):
+        _text(embedding[key])
+    if manifest["dtype"] != VECTOR_DTYPE or _count(embedding["dim"]) != dim:
+        raise ValueError(f"dtype 须为 {VECTOR_DTYPE}，embedding.dim 须与 dim 一致")
+    shapes = {MEAN: [dim], SCALES: [rows], FULL_SCALES: [rows], SCAN: [rows, dim], FULL: [rows, dim]}
+    for name, shape in shapes.items():
+        _check_file_entry(name, manifest["files"][name], shape)
+
+
+def _check_file_entry(name: str, entry: Mapping[str, Any], expected: list[int] | None = None) -> None:
+    """`expected` is the shape; None: one dimension of any length."""
     size = _count(entry["bytes"])
     if not _DIGEST.fullmatch(entry["sha256"]):
         raise ValueError(f"{name} 的 sha256")
-    if name not in DTYPES:
+    dtypes = DTYPES.get(name) or VECTOR_DTYPES.get(name)
+    if dtypes is None:
         return
     dtype, shape = entry["dtype"], entry["shape"]
-    if dtype not in DTYPES[name]:
-        raise IndexDamaged(name, "元素类型不符", " 或 ".join(DTYPES[name]), str(dtype)[:40])
-    if len(shape) != 1 or _count(shape[0]) * int(dtype[2:]) != size:
+    if dtype not in dtypes:
+        raise IndexDamaged(name, "元素类型不符", " 或 ".join(dtypes), str(dtype)[:40])
+    if expected is not None and shape != expected:
+        raise IndexDamaged(name, "形状与条数、维度不符", str(expected), str(shape)[:80])
+    if len(shape) != len(expected or [0]) or math.prod(map(_count, shape)) * int(dtype[2:]) != size:
         raise IndexDamaged(name, "形状与大小不符", f"{size} 字节", f"{shape} × {dtype}"[:80])
 
 
-def encode_laws(runs: Sequence[LawRun]) -> bytes:
-    """The bytes of laws.json. Digests stand by file name, so that arrays of vectors can add theirs."""
+def encode_laws(runs: Sequence[LawRun], vector_digests: Mapping[str, Sequence[str]] | None = None) -> bytes:
+    """The bytes of laws.json. Digests stand by file name; `vector_digests` holds one for each run."""
+    more = vector_digests or {}
     entries = [
         {
             "law_name": run.law_name,
@@ -160,9 +205,9 @@ def encode_laws(runs: Sequence[LawRun]) -> bytes:
             "tags": list(run.tags),
             "start": run.start,
             "count": run.count,
-            "sha256": {ARTICLES: run.sha256},
+            "sha256": {ARTICLES: run.sha256, **{name: digests[index] for name, digests in more.items()}},
         }
-        for run in runs
+        for index, run in enumerate(runs)
     ]
     lines = ",\n".join(json.dumps(entry, ensure_ascii=False) for entry in entries)
     return f'{{"laws": [\n{lines}\n]}}\n'.encode()
@@ -185,6 +230,11 @@ def parse_laws(raw: bytes, num_docs: int) -> tuple[LawRun, ...]:
     if row != num_docs:
         raise IndexDamaged(LAWS, "条文总数与清单不符", str(num_docs), str(row))
     return runs
+
+
+def parse_run_digests(raw: bytes, file: str) -> list[str]:
+    """The digests of `file` in laws.json, one for each run. Not kept: only damage asks for them."""
+    return [entry["sha256"][file] for entry in json.loads(raw)["laws"]]
 
 
 def _parse_run(entry: Mapping[str, Any]) -> LawRun:

@@ -103,6 +103,12 @@ def encode_article(article: Article) -> bytes:
     return orjson.dumps(record) + b"\n"
 
 
+def decode_article(line: bytes) -> Article:
+    """The article of a line, without tags."""
+    record = orjson.loads(line)
+    return Article(record["law_name"], record["article_number"], record["contents"], record.get("extra", {}))
+
+
 def line_digest(line: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(line, digest_size=8).digest(), "little")
 

@@ -3,7 +3,8 @@
 Rule: an open reader depends on no name in the file system. Its files are mapped or held open, so the folder
 may be replaced and deleted under it, and it closes when the last thread that reads from it lets go.
 
-Memory: arrays are mapped read-only, texts are read with `pread` for the rows asked for and never kept.
+Memory: arrays are mapped read-only; texts and the int16 rows of vectors are read with `pread` for the rows
+asked for and never kept.
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ from cg_rag.index.generation import (
     remove_leftovers,
     write_generation,
 )
-from cg_rag.index.held_files import BLOCK_BYTES, HeldFile, MappedFile, open_file
+from cg_rag.index.held_files import HeldFile, MappedFile, open_file
 from cg_rag.index.lexical import TOKENISER_VERSION, LexicalArrays
 from cg_rag.index.manifest import (
     ARTICLES,
     DTYPES,
+    FILES,
     FORMAT_VERSION,
     LAWS,
     LEXICAL,
@@ -44,11 +46,16 @@ from cg_rag.index.manifest import (
     MANIFEST,
     MAX_JSON_BYTES,
     OFFSETS,
+    RUN_FILES,
+    VECTOR_FILES,
     check_seal,
+    has_vectors,
     parse_laws,
     parse_manifest,
+    parse_run_digests,
 )
 from cg_rag.index.numerals import lookup_keys
+from cg_rag.index.vectors import FULL, FULL_SCALES, MEAN, SCALES, SCAN, VectorArrays
 
 __all__ = [
     "FORMAT_VERSION",
@@ -63,6 +70,11 @@ __all__ = [
 # A build may replace the pointer and delete the folder between our two looks; more often than this it is a
 # fault.
 _MAX_OPEN_ATTEMPTS = 5
+
+# Read with pread; all others are mapped.
+_READ_FILES = (ARTICLES, LAWS, FULL)
+# What tells where the rows of a law lie comes before what is judged law by law.
+_VERIFY_ORDER = (MANIFEST, LAWS, *DTYPES, *(name for name in VECTOR_FILES if name != FULL), ARTICLES, FULL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +94,8 @@ class IndexReader:
     """One open generation. Every method may be called from any thread.
 
     `fingerprint` is the name of its folder, the value that `current_fingerprint` gives while it is current;
-    `runs` are the laws in row order; `lexical` holds read-only maps; `bytes_on_disk` counts all its files.
+    `runs` are the laws in row order; `lexical` and `vectors` hold read-only maps, `vectors` is None for an index
+    without them and its `full` is always None: `read_full` reads these rows. `bytes_on_disk` counts all files.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -129,19 +142,20 @@ class IndexReader:
             )
         self.manifest: Mapping[str, Any] = MappingProxyType(manifest)
         self.num_docs: int = manifest["num_docs"]
-        self._sizes: dict[str, int] = {
-            name: manifest["files"][name]["bytes"] for name in (ARTICLES, LAWS, *DTYPES)
-        }
+        names = (*FILES, *VECTOR_FILES) if has_vectors(manifest) else FILES
+        self._sizes: dict[str, int] = {name: manifest["files"][name]["bytes"] for name in names}
         self._sizes[MANIFEST] = manifest_file.size()
-        self._files = {name: self._open_sized(folder, name) for name in (ARTICLES, LAWS)}
+        self._files = {name: self._open_sized(folder, name) for name in names if name in _READ_FILES}
         self._files[MANIFEST] = manifest_file
-        self._maps = {name: self._map(folder, name) for name in DTYPES}
+        self._maps = {name: self._map(folder, name) for name in names if name not in _READ_FILES}
         self.runs = self._load_laws()
         self._starts = [run.start for run in self.runs]
         self._check_counts()
         self.lexical = LexicalArrays(
             **{part: self._maps[f"lexical.{part}"].array for part in LEXICAL}, meta=dict(manifest["lexical"])
         )
+        self.dim: int = manifest["dim"]
+        self.vectors = self._load_vectors() if FULL in self._files else None
 
     def _open_sized(self, folder: int, name: str) -> HeldFile:
         file = open_file(folder, name)
@@ -162,6 +176,12 @@ class IndexReader:
         if found != expected:
             raise IndexDamaged(LAWS, "内容被改动", expected, found)
         return parse_laws(raw, self.num_docs)
+
+    def _load_vectors(self) -> VectorArrays:
+        # Shapes were checked against the counts of the manifest, sizes against the shapes.
+        arrays = {name: self._maps[name].array for name in (MEAN, SCAN, SCALES, FULL_SCALES)}
+        scan = arrays[SCAN].reshape(self.num_docs, self.dim)
+        return VectorArrays(arrays[MEAN], scan, arrays[SCALES], arrays[FULL_SCALES])
 
     def _check_counts(self) -> None:
         arrays = {name: mapped.array for name, mapped in self._maps.items()}
@@ -187,8 +207,10 @@ class IndexReader:
 
     @property
     def bytes_resident(self) -> int:
-        """The most that this index keeps in memory under load: all but the texts, which are read and forgotten."""
-        return sum(size for name, size in self._sizes.items() if name != ARTICLES)
+        """The most that this index keeps in memory under load: all but the texts and the int16 rows, which are
+        read and forgotten.
+        """
+        return sum(size for name, size in self._sizes.items() if name not in (ARTICLES, FULL))
 
     def run_index(self, row: int) -> int:
         """The index in `runs` of the law that `row` belongs to."""
@@ -214,6 +236,17 @@ class IndexReader:
             raise IndexDamaged(ARTICLES, f"第 {row} 条无法读取：{error.strerror}") from error
         return _parse_article(line, row, self.runs[self.run_index(row)])
 
+    def read_full(self, rows: NDArray[np.int64]) -> NDArray[np.int16]:
+        """int16 [len(rows), dim] in the order asked for; a row times its `vectors.full_scales` is the vector.
+
+        Raises IndexDamaged, IndexError for a row out of range, ValueError for an index without vectors.
+        """
+        if self.vectors is None:
+            raise ValueError("索引中没有向量。")
+        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < self.num_docs:
+            raise IndexError(f"rows {rows.min()}..{rows.max()} are not in 0..{self.num_docs - 1}")
+        return self._files[FULL].read_rows(rows, 2 * self.dim).view("<i2")
+
     def find_rows(self, run_index: int, key: str) -> list[int]:
         """Rows of law `run_index` that are stored under the article key `key`, ascending."""
         wanted = np.uint64(lookup_hash(run_index, key))
@@ -232,13 +265,15 @@ class IndexReader:
     def verify(self, should_stop: Callable[[], bool] = lambda: False) -> list[Damage]:
         """Compare every file with its SHA-256; what was found so far when `should_stop` says so."""
         damages: list[Damage] = []
-        for name in (MANIFEST, LAWS, *DTYPES, ARTICLES):
+        for name in _VERIFY_ORDER:
+            if name not in self._sizes:
+                continue
             damage = self._verify_file(name, should_stop)
             if should_stop():
                 break
             if damage is not None:
-                trusted = not any(other.file == OFFSETS for other in damages)
-                damages.append(self._locate(damage, should_stop) if trusted else damage)
+                located = name != ARTICLES or not any(other.file == OFFSETS for other in damages)
+                damages.append(self._locate(damage, should_stop) if located else damage)
         return damages
 
     def _verify_file(self, name: str, should_stop: Callable[[], bool]) -> Damage | None:
@@ -249,25 +284,40 @@ class IndexReader:
         if name == MANIFEST:
             return _verify_manifest(_read_small(self._files[name]))
         expected, found = self.manifest["files"][name]["sha256"], _digest(source.blocks(), should_stop)
-        return None if found == expected else Damage(name, expected, found, None)
+        if found != expected:
+            return Damage(name, expected, found, None)
+        if name in (MEAN, SCALES, FULL_SCALES) and not np.isfinite(self._maps[name].array).all():
+            return Damage(name, "有限的数", "含有非数值", None)
+        return None
 
     def _locate(self, damage: Damage, should_stop: Callable[[], bool]) -> Damage:
-        """Name the runs that damage to articles.jsonl hits. None stays when no run's own bytes differ."""
-        if damage.file != ARTICLES:
+        """Name the runs that the damage hits. None stays when no run's own bytes differ, or nobody can tell."""
+        source = self._maps.get(damage.file)
+        if damage.file not in RUN_FILES or (source and source.size() != self._sizes[damage.file]):
             return damage
         hit = []
-        for index, run in enumerate(self.runs):
+        for index, (run, expected) in enumerate(zip(self.runs, self._run_digests(damage.file), strict=False)):
             if should_stop():
                 return damage
-            if _digest(self._run_blocks(run), should_stop) != run.sha256:
+            if _digest(self._run_blocks(damage.file, run), should_stop) != expected:
                 hit.append(index)
         return Damage(damage.file, damage.expected, damage.found, tuple(hit) or None)
 
-    def _run_blocks(self, run: LawRun) -> Iterator[bytes]:
-        offsets = self._maps[OFFSETS].array
-        start, stop = int(offsets[run.start]), int(offsets[run.start + run.count])
-        for offset in range(start, stop, BLOCK_BYTES):
-            yield self._files[ARTICLES].read(offset, min(BLOCK_BYTES, stop - offset))
+    def _run_digests(self, name: str) -> list[str]:
+        """Expected digests of the runs; empty when laws.json cannot tell any more."""
+        if name == ARTICLES:
+            return [run.sha256 for run in self.runs]
+        raw = _read_small(self._files[LAWS])
+        whole = hashlib.sha256(raw).hexdigest() == self.manifest["files"][LAWS]["sha256"]
+        return parse_run_digests(raw, name) if whole else []
+
+    def _run_blocks(self, name: str, run: LawRun) -> Iterator[bytes] | Iterator[memoryview]:
+        start, stop = run.start, run.start + run.count
+        if name == ARTICLES:
+            offsets = self._maps[OFFSETS].array
+            return self._files[name].blocks(int(offsets[start]), int(offsets[stop]))
+        width = self._sizes[name] // self.num_docs
+        return (self._maps.get(name) or self._files[name]).blocks(start * width, stop * width)
 
     def article_lines(self, run: LawRun) -> Iterator[bytes]:
         """The lines of articles.jsonl of one law as they are stored; a later build copies them."""

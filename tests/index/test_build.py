@@ -27,8 +27,10 @@ from cg_rag.index.commands import (
 from cg_rag.index.durable import build_lock
 from cg_rag.index.errors import IndexBusy, SourceInvalid
 from cg_rag.index.importers import Source
+from cg_rag.index.model_errors import ModelInvalid
 from cg_rag.index.progress import TerminalProgress
 from cg_rag.index.store import IndexReader, current_fingerprint
+from tests.toy_embedder import DIM, ToyModel, toy_embedder
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -448,6 +450,75 @@ def test_json_output_is_data(index_dir: Path, laws: Path, capsys: pytest.Capture
     write(laws, {"law_name": 3})
     code, failed = output("build", str(laws))
     assert (code, failed["ok"], failed["num_bad_rows"]) == (2, False, 1)
+
+
+def build_with(index_dir: Path, make_embedder: Callable[[], Any], *words: str) -> int:
+    parser = argparse.ArgumentParser()
+    add_build_arguments(parser)
+    return run_build(parser.parse_args(words), index_dir, make_embedder)
+
+
+def test_vectors_are_made_and_told_of_and_left_out_on_request(
+    index_dir: Path, laws: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert build_with(index_dir, toy_embedder, str(laws)) == 0
+    assert "向量：生成 3 条，沿用 0 条，用时" in capsys.readouterr().out
+    write(laws, record("甲法", 1), record("甲法", 3))
+    assert build_with(index_dir, toy_embedder, str(laws)) == 0
+    assert "向量：生成 1 条，沿用 1 条" in capsys.readouterr().out
+    assert command("info", index_dir) == 0
+    out = capsys.readouterr().out
+    for expected in (f"toy，{DIM} 维", "CPU 类别 endpoint", "完整向量 0.0 MB"):
+        assert expected in out
+    assert build_with(index_dir, lambda: pytest.fail("not to be opened"), str(laws), "--no-vectors") == 0
+    assert "不再保留" in capsys.readouterr().out
+    assert command("info", index_dir) == 0
+    assert "向量：无" in capsys.readouterr().out
+
+
+def test_what_each_part_of_an_index_takes_adds_up(
+    index_dir: Path, laws: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert build_with(index_dir, toy_embedder, str(laws), "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["embedded"], report["reused_vectors"], report["embedding_seconds"] > 0) == (3, 0, True)
+    assert command("info", index_dir, "--json") == 0
+    info = json.loads(capsys.readouterr().out)
+    parts = info["bytes_of_parts"]
+    assert parts["scan"] == 3 * (DIM + 4) + 4 * DIM
+    assert parts["full"] == 3 * (2 * DIM + 4)
+    manifest = index_dir / info["fingerprint"] / "manifest.json"
+    assert sum(parts.values()) == info["bytes_on_disk"] - manifest.stat().st_size
+    assert info["embedding"]["model"] == "toy"
+    assert (info["dim"], info["dtype"]) == (DIM, "int8+int16")
+
+
+def test_a_model_that_cannot_be_opened_fails_the_build_in_one_sentence(
+    index_dir: Path, laws: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def make_embedder() -> Any:
+        raise ModelInvalid("toy", "没有权重")
+
+    assert build_with(index_dir, make_embedder, str(laws)) == 1
+    assert capsys.readouterr().err == "模型 toy 不可用：没有权重\n"
+
+
+def test_a_build_that_is_interrupted_by_hand_says_that_it_can_be_resumed(
+    index_dir: Path, laws: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(done: int) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    model = ToyModel(before=interrupt)
+    assert build_with(index_dir, lambda: toy_embedder(model), str(laws)) == 130
+    err = capsys.readouterr().err
+    assert "再次运行同一命令即可继续" in err
+    assert err.count("\n") == 1
+    assert build_with(index_dir, toy_embedder, str(laws)) == 0
+    out = capsys.readouterr().out
+    assert "注意：接着上次中断的构建，已有 2 条向量" in out
+    assert "向量：生成 1 条，沿用 2 条" in out
 
 
 def test_exit_codes_tell_missing_from_damaged_from_wrong_use(

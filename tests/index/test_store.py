@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -17,8 +18,9 @@ from cg_rag.index import store
 from cg_rag.index.build import SourceSpec, build_index
 from cg_rag.index.durable import build_lock
 from cg_rag.index.errors import IndexDamaged, IndexMissing
-from cg_rag.index.manifest import FILES, MANIFEST, encode_laws, encode_manifest
+from cg_rag.index.manifest import FILES, MANIFEST, RUN_FILES, VECTOR_FILES, encode_laws, encode_manifest
 from cg_rag.index.store import POINTER, IndexReader, current_fingerprint, remove_leftovers
+from tests.toy_embedder import DIM, toy_embedder
 
 RECORDS = [
     {"law_name": "样例安全法", "article_number": "第一条", "contents": "为了加强样例安全，制定本法。"},
@@ -36,9 +38,10 @@ RECORDS = [
 
 
 def build(folder: Path, records: list[dict[str, Any]], index_dir: Path, tags: tuple[str, ...] = ()) -> Path:
+    """With vectors, so that whatever holds for an index is tried on all of its files."""
     source = folder / "laws.jsonl"
     source.write_text("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records), "utf-8")
-    build_index([SourceSpec(source, "laws", tags)], index_dir, None)
+    build_index([SourceSpec(source, "laws", tags)], index_dir, None, embedder=toy_embedder())
     return index_dir
 
 
@@ -125,7 +128,7 @@ def test_verifying_stops_when_it_is_told_to(index_dir: Path) -> None:
 def test_a_reader_holds_few_descriptors_and_gives_them_all_back(pristine: Path) -> None:
     before = set(os.listdir("/proc/self/fd"))
     reader = IndexReader.open(pristine)
-    assert len(set(os.listdir("/proc/self/fd")) - before) <= 12
+    assert len(set(os.listdir("/proc/self/fd")) - before) <= 16
     reader.close()
     del reader
     assert set(os.listdir("/proc/self/fd")) == before
@@ -183,7 +186,7 @@ MUTATIONS: dict[str, Callable[[Path], Any]] = {
 }
 
 
-@pytest.mark.parametrize("file", [MANIFEST, *FILES])
+@pytest.mark.parametrize("file", [MANIFEST, *FILES, *VECTOR_FILES])
 @pytest.mark.parametrize("mutation", MUTATIONS)
 def test_damage_to_a_file_is_reported_with_the_name_of_the_file(
     index_dir: Path, file: str, mutation: str
@@ -199,6 +202,9 @@ def test_damage_to_a_file_is_reported_with_the_name_of_the_file(
         ("lexical.rows", "lexical.impacts"),
         ("articles.jsonl", "laws.json"),
         ("articles.offsets", "lexical.indptr"),
+        ("scan.i8", "full.i16"),
+        ("scan.scales", "full.scales"),
+        ("scan.scales", "vectors.mean"),
     ],
 )
 def test_exchanged_files_are_seen(index_dir: Path, one: str, other: str) -> None:
@@ -209,7 +215,9 @@ def test_exchanged_files_are_seen(index_dir: Path, one: str, other: str) -> None
     assert named_files(index_dir) & {one, other}
 
 
-@pytest.mark.parametrize("file", ["articles.offsets", "lexical.rows", "lookup.rows", "lookup.keys"])
+@pytest.mark.parametrize(
+    "file", ["articles.offsets", "lexical.rows", "lookup.rows", "lookup.keys", "vectors.mean"]
+)
 def test_damage_to_an_array_hits_every_scope(index_dir: Path, file: str) -> None:
     path = generation(index_dir) / file
     flip(path, path.stat().st_size // 2)
@@ -226,12 +234,83 @@ def test_a_flipped_byte_in_the_texts_hits_only_the_law_it_stands_in(index_dir: P
     assert damage.runs == (1,)
 
 
+@pytest.mark.parametrize("file", sorted({*RUN_FILES} & {*VECTOR_FILES}))
+@pytest.mark.parametrize("run", [0, 1, 2])
+@pytest.mark.parametrize("place", [0, -1])
+def test_a_flipped_byte_in_a_vector_hits_only_the_law_it_belongs_to(
+    index_dir: Path, file: str, run: int, place: int
+) -> None:
+    path = generation(index_dir) / file
+    width = path.stat().st_size // len(RECORDS)
+    law = IndexReader.open(index_dir).runs[run]
+    flip(path, law.start * width if place == 0 else (law.start + law.count) * width - 1)
+    [damage] = IndexReader.open(index_dir).verify()
+    assert (damage.file, damage.runs) == (file, (run,))
+    assert len(damage.expected) == len(damage.found) == 64
+
+
+def test_damage_to_several_laws_names_each_of_them(index_dir: Path) -> None:
+    path = generation(index_dir) / "scan.i8"
+    flip(path, 0)
+    flip(path, -1)
+    flip(generation(index_dir) / "full.i16", 4 * 2 * DIM)
+    damages = IndexReader.open(index_dir).verify()
+    assert [(damage.file, damage.runs) for damage in damages] == [("scan.i8", (0, 2)), ("full.i16", (1,))]
+
+
+def test_damage_in_a_large_law_is_found_without_aligned_rows(tmp_path: Path) -> None:
+    """Runs begin anywhere, maps are given back to the system by whole pages."""
+    many = [
+        {"law_name": f"法{law}", "article_number": str(number), "contents": f"第{law}部第{number}条。"}
+        for law in (1, 2, 3)
+        for number in range(1501)
+    ]
+    index_dir = build(tmp_path, many, tmp_path / "index")
+    flip(generation(index_dir) / "scan.i8", 1501 * DIM + 5000)
+    flip(generation(index_dir) / "scan.scales", -3)
+    damages = {damage.file: damage.runs for damage in IndexReader.open(index_dir).verify()}
+    assert damages == {"scan.i8": (1,), "scan.scales": (2,)}
+
+
+def test_laws_that_were_exchanged_while_open_locate_nothing(index_dir: Path) -> None:
+    reader = IndexReader.open(index_dir)
+    flip(generation(index_dir) / "laws.json", 20)
+    flip(generation(index_dir) / "scan.i8", 0)
+    assert {damage.file: damage.runs for damage in reader.verify()} == {"laws.json": None, "scan.i8": None}
+
+
+@pytest.mark.parametrize("file", ["vectors.mean", "scan.scales", "full.scales"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_numbers_that_are_none_are_damage_though_the_digests_fit(
+    index_dir: Path, file: str, value: float
+) -> None:
+    path = generation(index_dir) / file
+    values = np.fromfile(path, "<f4")
+    values[2] = value
+    path.write_bytes(values.tobytes())
+    digest = hashlib.sha256(values.tobytes()).hexdigest()
+    reseal(index_dir, lambda m: m["files"][file].update(sha256=digest))
+    [damage] = IndexReader.open(index_dir).verify()
+    assert (damage.file, damage.runs) == (file, None if file == "vectors.mean" else (0,))
+
+
+def test_rows_that_vanished_from_the_disk_are_an_error_and_not_zeros(index_dir: Path) -> None:
+    reader = IndexReader.open(index_dir)
+    os.truncate(generation(index_dir) / "full.i16", 3 * 2 * DIM + 1)
+    assert reader.read_full(np.array([2])).shape == (1, DIM)
+    with pytest.raises(IndexDamaged, match=r"full\.i16"):
+        reader.read_full(np.array([3]))
+
+
 def test_damage_while_a_reader_is_open_is_seen_without_a_crash(index_dir: Path) -> None:
     reader = IndexReader.open(index_dir)
     os.truncate(generation(index_dir) / "lexical.rows", 0)
     os.truncate(generation(index_dir) / "articles.jsonl", 10)
+    os.truncate(generation(index_dir) / "scan.i8", 0)
+    os.truncate(generation(index_dir) / "full.i16", 5 * 2 * DIM)
     damages = {damage.file: damage for damage in reader.verify()}
-    assert set(damages) == {"lexical.rows", "articles.jsonl"}
+    assert set(damages) == {"lexical.rows", "articles.jsonl", "scan.i8", "full.i16"}
+    assert (damages["scan.i8"].runs, damages["full.i16"].runs) == (None, (2,))
     assert damages["lexical.rows"].found == "0 字节"
     assert damages["articles.jsonl"].runs == (0, 1, 2)
 
@@ -278,12 +357,13 @@ def reseal(index_dir: Path, change: Callable[[dict[str, Any]], Any]) -> None:
 
 LIES: dict[str, tuple[str, Callable[[dict[str, Any]], Any]]] = {
     "another format": (MANIFEST, lambda m: m.update(format_version=99)),
+    "the format before vectors": (MANIFEST, lambda m: m.update(format_version=1)),
     "no format": (MANIFEST, lambda m: m.pop("format_version")),
     "another tokeniser": (MANIFEST, lambda m: m.update(tokeniser="other")),
     "no count": (MANIFEST, lambda m: m.pop("num_docs")),
     "true as a count": (MANIFEST, lambda m: m.update(num_docs=True)),
     "negative count": (MANIFEST, lambda m: m.update(num_docs=-1)),
-    "one article more": ("laws.json", lambda m: m.update(num_docs=7)),
+    "one article more": ("scan.scales", lambda m: m.update(num_docs=7)),
     "no file list": (MANIFEST, lambda m: m.update(files={})),
     "files as a list": (MANIFEST, lambda m: m.update(files=[])),
     "signed keys": ("lexical.keys", lambda m: m["files"]["lexical.keys"].update(dtype="<i8")),
@@ -294,6 +374,27 @@ LIES: dict[str, tuple[str, Callable[[dict[str, Any]], Any]]] = {
     "two dimensions": ("lexical.rows", lambda m: m["files"]["lexical.rows"].update(shape=[1, 3])),
     "no digest": (MANIFEST, lambda m: m["files"]["laws.json"].update(sha256="x")),
     "no corpora": (MANIFEST, lambda m: m.update(corpora=[{}])),
+    "no word about the model": (MANIFEST, lambda m: m.update(embedding=None)),
+    "half a word about the model": (MANIFEST, lambda m: m["embedding"].pop("kernel_class")),
+    "a number for the model": (MANIFEST, lambda m: m["embedding"].update(model=3)),
+    "another element type": (MANIFEST, lambda m: m.update(dtype="float16")),
+    "one dimension less": (MANIFEST, lambda m: m.update(dim=7)),
+    "no dimensions": (MANIFEST, lambda m: m.update(dim=0)),
+    "true as dimensions": (MANIFEST, lambda m: m.update(dim=True)),
+    "one dimension less throughout": (
+        "vectors.mean",
+        lambda m: (m.update(dim=7), m["embedding"].update(dim=7)),
+    ),
+    "one part of the vectors missing": (MANIFEST, lambda m: m["files"].pop("full.i16")),
+    "vectors promised and absent": (
+        MANIFEST,
+        lambda m: [m["files"].pop(name) for name in VECTOR_FILES],
+    ),
+    "float scan": ("scan.i8", lambda m: m["files"]["scan.i8"].update(dtype="<f4")),
+    "rows for columns": ("full.i16", lambda m: m["files"]["full.i16"]["shape"].reverse()),
+    "a flat scan": ("scan.i8", lambda m: m["files"]["scan.i8"].update(shape=[6 * 8])),
+    "scales of another count": ("scan.scales", lambda m: m["files"]["scan.scales"].update(shape=[5])),
+    "vectors of another size": ("full.scales", lambda m: m["files"]["full.scales"].update(bytes=20)),
 }
 
 
@@ -304,6 +405,14 @@ def test_a_manifest_that_does_not_fit_is_refused(index_dir: Path, lie: str) -> N
     with pytest.raises(IndexDamaged) as caught:
         IndexReader.open(index_dir)
     assert caught.value.file == file
+
+
+def test_laws_that_end_before_the_last_article_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "laws.jsonl").write_text(json.dumps(RECORDS[0]) + "\n", "utf-8")
+    build_index([SourceSpec(tmp_path / "laws.jsonl", "laws", ())], tmp_path / "index", None)
+    reseal(tmp_path / "index", lambda m: m.update(num_docs=2))
+    with pytest.raises(IndexDamaged, match="条文总数"):
+        IndexReader.open(tmp_path / "index")
 
 
 def test_a_manifest_of_another_generation_is_refused(index_dir: Path) -> None:
@@ -372,13 +481,24 @@ def changed(number: int) -> list[dict[str, Any]]:
 def test_an_open_reader_answers_on_after_its_folder_was_deleted(tmp_path: Path) -> None:
     index_dir = build(tmp_path, RECORDS, tmp_path / "index")
     reader = IndexReader.open(index_dir)
+    full = reader.read_full(np.arange(6))
+    assert reader.vectors is not None
+    scan = reader.vectors.scan.copy()
     for number in (1, 2):
         build(tmp_path, changed(number), index_dir)
     assert not (index_dir / reader.fingerprint).exists()
     assert reader.read_articles([4])[0].article_number == "6.0.5(1)"
     assert reader.find_rows(1, "6.0.5") == [3, 4]
+    assert np.array_equal(reader.read_full(np.arange(6)), full)
+    assert np.array_equal(reader.vectors.scan, scan)
     assert reader.verify() == []
     assert IndexReader.open(index_dir).num_docs == len(RECORDS) + 1
+
+
+def test_an_index_of_the_format_before_vectors_is_refused_with_what_to_do(index_dir: Path) -> None:
+    reseal(index_dir, lambda m: m.update(format_version=1))
+    with pytest.raises(IndexDamaged, match="请重新运行 cg-rag index build（应为 2，实为 1）"):
+        IndexReader.open(index_dir)
 
 
 def test_opening_in_the_middle_of_replacements_always_gives_one_whole_generation(tmp_path: Path) -> None:
@@ -393,6 +513,10 @@ def test_opening_in_the_middle_of_replacements_always_gives_one_whole_generation
                 reader = IndexReader.open(index_dir)
                 last = reader.read_articles([reader.num_docs - 1])[0]
                 assert last.contents == f"{last.article_number.removesuffix('条')}版。"
+                [vector] = toy_embedder().embed_articles([last])
+                assert reader.vectors is not None
+                stored = reader.read_full(np.array([6]))[0] * reader.vectors.full_scales[6]
+                assert stored @ vector > 0.9999
                 assert reader.verify() == []
                 opened.add(reader.fingerprint)
         except BaseException as error:
