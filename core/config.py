@@ -11,9 +11,8 @@ import argparse
 import difflib
 import json
 import os
-import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,35 +30,21 @@ from cg_rag.core.config_file import (
     read_text,
     shown,
 )
-from cg_rag.core.settings import (
-    INDEX_DIR,
-    TAG_ALL,
-    TAG_LIST,
-    Setting,
-    Settings,
-    default_index_dir,
-    settings_table,
-)
+from cg_rag.core.config_layers import KEY_FILES, ROWS, Key, Layer, key_pairs, overlay, read_key_files
+from cg_rag.core.settings import TAG_ALL, TAG_LIST, Settings, default_index_dir
+from cg_rag.core.settings_table import INDEX_DIR, Setting
 
 __all__ = ["ConfigError", "Loaded", "Settings", "add_check_arguments", "load", "plain", "render", "run_check"]
 
-Key = tuple[str, ...]
-
 MASK = "******"
 ENV_PREFIX, ENV_CONFIG = "CG_RAG_", "CG_RAG_CONFIG"
-API_KEYS, API_KEYS_FILE = ("server", "api_keys"), ("server", "api_keys_file")
-# Whoever gives the left side takes back what a lower layer said of the right side: keys come from one place,
-# and a preset's active scope means nothing in the profiles of a site.
-TAKES_BACK = {API_KEYS: API_KEYS_FILE, API_KEYS_FILE: API_KEYS, ("profiles",): ("active_scope",)}
 
-ROWS = {row.path: row for row in settings_table()}
 ROWS_BY_ENV = {row.env: row for row in ROWS.values() if row.env}
 SECTIONS = dict.fromkeys(path[:n] for path in ROWS if path[0] != "profiles" for n in range(1, len(path)))
 
 _ENV_BOOLS = dict.fromkeys(("1", "true", "yes", "on"), True)
 _ENV_BOOLS |= dict.fromkeys(("0", "false", "no", "off"), False)
 _ENV_NULLS = {"null", "none", "~"}
-_KEY_LINE = re.compile(r"[A-Za-z0-9._-]+\s*=")
 
 _ORIGIN_WORDS = {"default": "默认", "file": "配置文件", "env": "环境变量", "preset": "预设", "flag": "命令行"}
 
@@ -72,15 +57,6 @@ class Loaded:
     origins: dict[str, str]
     path: Path | None
     warnings: list[str]
-
-
-@dataclass(frozen=True)
-class Layer:
-    """What one source says: `values` by path, `place` names the source of one of them in an error."""
-
-    origin: str
-    values: dict[Key, Any]
-    place: Callable[[Loc], str]
 
 
 def load(
@@ -105,8 +81,8 @@ def load(
         layers.append(_written_part(_file_layer(shipped)))
     given = {key: value for key, value in (flags or {}).items() if value is not None}
     layers += [_env_layer(environ), _given_layer("flag", given, "命令行参数")]
-    values, sources = _overlay(layers)
-    _read_api_keys_file(values, sources)
+    values, sources = overlay(layers)
+    read_key_files(values, sources)
     _set_index_dir(values, environ)
     settings = _checked(values, sources)
     origins = {
@@ -143,7 +119,7 @@ def _env_layer(environ: Mapping[str, str]) -> Layer:
 
 def _file_layer(path: Path) -> Layer:
     name = one_line(str(path))
-    reader = YamlReader(name, read_text(path, name), hidden=("cg_rag", *API_KEYS))
+    reader = YamlReader(name, read_text(path, name), hidden=[("cg_rag", *key) for key in KEY_FILES])
     top = reader.read()
 
     def place(loc: Loc) -> str:
@@ -206,53 +182,15 @@ def _absolute_paths(values: dict[Key, Any], base: Path, place: Callable[[Loc], s
 
 def _from_text(row: Setting, text: str) -> Any:
     """The value that a variable or an argument means; what is unreadable stays text, refused by its type."""
-    if row.optional and text.lower() in _ENV_NULLS:
+    if row.optional and text.lower() in _ENV_NULLS and text not in row.choices:
         return None
     if row.kind == "bool":
         return _ENV_BOOLS.get(text.lower(), text)
     if row.kind in ("int", "float"):
         return plain_scalar(text)
     if row.kind == "keys":
-        return _key_pairs(text.split(","))
+        return key_pairs(text.split(","))
     return text
-
-
-def _key_pairs(entries: Iterable[str]) -> list[tuple[str, str]]:
-    parts = [entry.partition("=") for entry in entries]
-    return [(name.strip(), key.strip()) for name, _, key in parts]
-
-
-def _overlay(layers: Iterable[Layer]) -> tuple[dict[Key, Any], dict[Key, Layer]]:
-    values: dict[Key, Any] = {}
-    sources: dict[Key, Layer] = {}
-    for layer in layers:
-        if layer.values.get(API_KEYS) and layer.values.get(API_KEYS_FILE):
-            both = "server.api_keys 与 server.api_keys_file 只能给出一个。"
-            raise ConfigError(f"{layer.place(API_KEYS_FILE)}: {both}")
-        for path, other in TAKES_BACK.items():
-            if layer.values.get(path):
-                values.pop(other, None)
-                sources.pop(other, None)
-        values.update(layer.values)
-        sources.update(dict.fromkeys(layer.values, layer))
-    return values, sources
-
-
-def _read_api_keys_file(values: dict[Key, Any], sources: dict[Key, Layer]) -> None:
-    """Put what server.api_keys_file holds in the place of server.api_keys; a file without keys is refused."""
-    path = values.get(API_KEYS_FILE)
-    if not isinstance(path, Path):
-        return
-    name = one_line(str(path))
-    origin = sources[API_KEYS_FILE]
-    text = read_text(path, f"{origin.place(API_KEYS_FILE)}: server.api_keys_file {name}")
-    entries = [line for line in map(str.strip, text.splitlines()) if line and not line.startswith("#")]
-    is_lines = entries and _KEY_LINE.match(entries[0])
-    keys = _key_pairs(entries) if is_lines else YamlReader(name, text, hidden=()).read()
-    if not keys:
-        raise ConfigError(f"{name}: 密钥文件中没有任何密钥。")
-    values[API_KEYS] = keys
-    sources[API_KEYS] = Layer(origin.origin, {}, lambda loc: name)
 
 
 def _set_index_dir(values: dict[Key, Any], environ: Mapping[str, str]) -> None:
@@ -309,8 +247,10 @@ def _rule_broken(row: Setting | None, error: Any) -> str:
         return f"未给出（{row.description}）。"
     value = error["input"]
     rule = f" {row.rule}" if row else "一组“键: 值”"
-    quote = "文字请加引号。" if row and row.kind == "text" and isinstance(value, int | float) else ""
-    return f"须为{rule}，收到 {shown(value)}。{quote}"
+    found = f"收到 {shown(value)}" if row is None or row.is_quoted else "内容不予显示"
+    is_text = row is not None and row.kind in ("text", "secret")
+    quote = "文字请加引号。" if is_text and isinstance(value, int | float) else ""
+    return f"须为{rule}，{found}。{quote}"
 
 
 def _generic(loc: Loc) -> Key:

@@ -7,7 +7,7 @@ into True and `12:30:45` into 45045, and lets the last of two equal keys win.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -89,9 +89,9 @@ def plain_scalar(text: str) -> Any:
 
 
 class YamlReader:
-    """One YAML document. `lines` holds the line of each key; keys below `hidden` are not quoted in errors."""
+    """One YAML document. `lines` holds the line of each key; keys below a `hidden` one are not quoted in errors."""
 
-    def __init__(self, name: str, text: str, hidden: Loc) -> None:
+    def __init__(self, name: str, text: str, hidden: Collection[Loc]) -> None:
         self.lines: dict[Loc, int] = {}
         self._name, self._text, self._hidden = name, text, hidden
         self._events: Iterator[Any] = iter(yaml.parse(text, Loader=yaml.SafeLoader))
@@ -151,7 +151,8 @@ class YamlReader:
             key = self._key(event)
             key_loc = (*loc, key)
             if key in items:
-                quoted = "" if loc == self._hidden else f" {dotted(key_loc).removeprefix('cg_rag.')} "
+                is_hidden = any(loc[: len(hidden)] == hidden for hidden in self._hidden)
+                quoted = "" if is_hidden else f" {dotted(key_loc).removeprefix('cg_rag.')} "
                 self._refuse(event, f"键{quoted}重复，首次出现在第 {self.lines[key_loc]} 行。")
             self.lines[key_loc] = event.start_mark.line + 1
             items[key] = self._value(next(self._events), key_loc)

@@ -8,99 +8,33 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import re
 import types
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, Self, Union, get_args, get_origin
+from typing import Annotated, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Discriminator,
-    Field,
-    GetCoreSchemaHandler,
-    PlainSerializer,
-    PlainValidator,
-    SecretStr,
-    Tag,
-    model_validator,
+from pydantic import AfterValidator, Discriminator, Field, PlainSerializer, Tag, model_validator
+
+from cg_rag.core.setting_types import (
+    SCOPE_NAME,
+    ApiKeys,
+    ArticleTemplate,
+    Endpoint,
+    File,
+    Folder,
+    Host,
+    Label,
+    ModelName,
+    Name,
+    QueryTemplate,
+    Scope,
+    Secret,
+    SecretFile,
+    Section,
+    refuse,
 )
-from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-SCOPE_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
-KEY_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
-# A comma separates keys in CG_RAG_SERVER_API_KEYS; 512 keeps a key well inside one header line.
-API_KEY = re.compile(r"[\x21-\x2b\x2d-\x7e]{16,512}")
-
-
-def refuse(key: str, problem: str) -> NoReturn:
-    """Raise the pydantic error that config.py prints as `<key> <problem>`; `key` "" is the field itself."""
-    raise PydanticCustomError("rule", "{problem}", {"key": key, "problem": problem})
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """What a text must be: the words that a person reads, and the test."""
-
-    words: str
-    test: Callable[[str], bool]
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_after_validator_function(self._check, handler(source))
-
-    def _check(self, value: Any) -> Any:
-        if not self.test(str(value)):
-            refuse("", "")
-        return value
-
-
-def _is_one_line(text: str) -> bool:
-    # Names of laws do hold ideographic spaces, which str.isprintable refuses.
-    return all(c.isprintable() or c == "\u3000" for c in text)
-
-
-def _is_host(text: str) -> bool:
-    return re.fullmatch(r"[A-Za-z0-9._:%-]{1,253}", text) is not None
-
-
-Label = Annotated[str, Rule("1..64 个可见字符", lambda text: 0 < len(text) <= 64 and _is_one_line(text))]
-Name = Annotated[str, Rule("1..200 个可见字符", lambda text: 0 < len(text) <= 200 and _is_one_line(text))]
-Host = Annotated[str, Rule("IP 地址或主机名", _is_host)]
-Scope = Annotated[str, Rule("profiles 中的一个名称", lambda text: bool(SCOPE_NAME.fullmatch(text)))]
-Folder = Annotated[Path, Rule("文件夹路径", _is_one_line)]
-File = Annotated[Path, Rule("文件路径", _is_one_line)]
-
-
-def check_api_keys(value: object) -> Mapping[str, SecretStr]:
-    """`{name: key}` or (name, key) pairs -> a read-only mapping.
-
-    A refusal counts entries from 1 and quotes neither side: a key written in place of the name stays secret.
-    """
-    pairs = list(value.items()) if isinstance(value, Mapping) else value
-    if not isinstance(pairs, list) or not all(isinstance(pair, tuple) for pair in pairs):
-        refuse("", "须为“名称: 密钥”的映射（环境变量与密钥文件中写作 名称=密钥），内容不予显示。")
-    keys: dict[str, str] = {}
-    for number, (name, key) in enumerate(pairs, start=1):
-        secret = key.get_secret_value() if isinstance(key, SecretStr) else key
-        if not isinstance(name, str) or not KEY_NAME.fullmatch(name):
-            refuse("", f"第 {number} 项的名称须为 1..64 个字母、数字或 . _ -。")
-        if not isinstance(secret, str) or not API_KEY.fullmatch(secret):
-            refuse(
-                "", f"第 {number} 项的密钥须为 16..512 个可见 ASCII 字符，不含空格与逗号（纯数字请加引号）。"
-            )
-        if name in keys:
-            refuse("", f"第 {number} 项的名称与前面的重复。")
-        if secret in keys.values():
-            refuse("", f"第 {number} 项的密钥与前面的重复，每个名称须有自己的密钥。")
-        keys[name] = secret
-    return types.MappingProxyType({name: SecretStr(key) for name, key in keys.items()})
-
-
-ApiKeys = Annotated[Mapping[str, SecretStr], PlainValidator(check_api_keys), PlainSerializer(dict)]
+SECRET_FILE_WORDS = "从文件读 api_key：只有一行，首尾空白不计；与 api_key 二选一"
 
 
 def is_loopback(host: str) -> bool:
@@ -119,17 +53,6 @@ def default_index_dir(environ: Mapping[str, str]) -> Path:
     # XDG Base Directory Specification: a relative path is invalid and to be ignored.
     root = Path(base) if os.path.isabs(base) else Path("~/.local/share").expanduser()
     return root / "cg-rag" / "index"
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        strict=True,
-        allow_inf_nan=False,
-        validate_default=True,
-        hide_input_in_errors=True,
-    )
 
 
 class ServerSettings(Section):
@@ -203,7 +126,9 @@ Include = Annotated[
 
 class Profile(Section):
     label: Label = Field(description="检索范围的显示名称")
-    retrieval_method: Literal["lexical"] = Field(default="lexical", description="检索方法；本版仅有字面检索")
+    retrieval_method: Literal["auto", "lexical"] = Field(
+        default="auto", description="检索方法：auto 为索引有向量时向量与字面并用，lexical 为只用字面"
+    )
     include: Include = Field(description="范围内的条文：all 为全部，或选择器列表，命中任一选择器即在范围内")
 
 
@@ -227,6 +152,42 @@ class IndexSettings(Section):
     poll_seconds: float = Field(
         default=2.0, ge=0, le=3600, description="每隔多久查看有无新索引；0 为不查看，重启才换"
     )
+    kernel: Literal["numpy", "onnx"] = Field(
+        default="numpy", description="扫描向量所用的计算核，结果相同；本机 CPU 不适用 onnx 时仍用 numpy"
+    )
+    dtype: Literal["int8"] = Field(default="int8", description="扫描所用向量的类型；目前仅此一种")
+
+
+class EmbeddingSettings(Section):
+    provider: Literal["onnx", "http", "none"] = Field(
+        default="onnx", description="向量从何而来：onnx 为本机模型，http 为向量接口，none 为不用向量"
+    )
+    model_dir: Folder | None = Field(
+        default=None,
+        description="onnx 的模型文件夹；空为自带的 e5-small-zh，相对路径以配置文件所在文件夹为准",
+    )
+    threads: int = Field(default=1, ge=1, le=64, description="onnx 一次计算所用的线程数")
+    endpoint: Endpoint = Field(
+        default="", description="http 的接口地址，到 /v1 为止或以 /embeddings 结尾；空为未设"
+    )
+    model: ModelName = Field(default="", description="http 的模型名称；空为未设")
+    dim: int = Field(default=0, ge=0, le=8192, description="http 的向量维度；0 为未设")
+    query_template: QueryTemplate = Field(default="{text}", description="http 的问题写法")
+    passage_template: ArticleTemplate = Field(
+        default="{law_name}{article_number} {contents}", description="http 的条文写法"
+    )
+    api_key: Secret = Field(default=None, description="http 的密钥；空为不带密钥")
+    api_key_file: SecretFile = Field(default=None, description=SECRET_FILE_WORDS)
+    timeout_seconds: float = Field(default=10.0, ge=0.1, le=600, description="http 一次调用的时限，含重试")
+    batch: int = Field(default=32, ge=1, le=1024, description="http 一次请求至多带多少条文")
+
+    @model_validator(mode="after")
+    def _endpoint_is_described(self) -> Self:
+        needed = {"endpoint": self.endpoint, "model": self.model, "dim": self.dim}
+        absent = [f"embedding.{name}" for name, value in needed.items() if not value]
+        if self.provider == "http" and absent:
+            refuse("embedding.provider", f"为 http 时须设置 {'、'.join(absent)}。")
+        return self
 
 
 class RetrievalSettings(Section):
@@ -234,7 +195,13 @@ class RetrievalSettings(Section):
         default=True, description="某一检索环节失败时降级作答并给出 warnings；false 则整次失败"
     )
     min_score: float | None = Field(
-        default=None, ge=0, le=1000000, description="低于此分的条文不返回；空为不设，宁缺毋滥时再设"
+        default=None,
+        ge=-1,
+        le=1000000,
+        description="低于此分的条文不返回：用到向量时比余弦（0..1），否则比字面分；空为不设，宁缺毋滥时再设",
+    )
+    dense_weight: float = Field(
+        default=0.6, ge=0, le=1, description="向量与字面并用时向量所占的权重，其余归字面"
     )
 
 
@@ -269,7 +236,7 @@ class LogSettings(Section):
 
 
 class Settings(Section):
-    """Everything that an operator may set. load() makes paths absolute and reads the key file."""
+    """Everything that an operator may set. load() makes paths absolute and reads the key files."""
 
     server: ServerSettings = Field(default_factory=ServerSettings)
     active_scope: Scope = Field(default="full", description="请求未指明 scope 时的检索范围")
@@ -278,6 +245,7 @@ class Settings(Section):
         description="检索范围：名称到 label、retrieval_method、include 的映射",
     )
     index: IndexSettings = Field(default_factory=IndexSettings)
+    embedding: EmbeddingSettings = Field(default_factory=EmbeddingSettings)
     retrieval: RetrievalSettings = Field(default_factory=RetrievalSettings)
     capacity: CapacitySettings = Field(default_factory=CapacitySettings)
     cache: CacheSettings = Field(default_factory=CacheSettings)
@@ -294,102 +262,3 @@ class Settings(Section):
                 f"须为 profiles 中的一个（{'、'.join(self.profiles)}），收到 {self.active_scope}。",
             )
         return self
-
-
-INDEX_DIR = ("index", "dir")
-
-Kind = Literal["bool", "int", "float", "text", "path", "choice", "keys", "map"]
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One row of the table of settings.
-
-    `path` is its place under `cg_rag` (("profiles", "<scope>", "include", "[]", "law") for what repeats),
-    `env` its environment variable or None for what only a file can say, `rule` the values allowed in words,
-    `default` as YAML would write it.
-    """
-
-    path: tuple[str, ...]
-    env: str | None
-    kind: Kind
-    optional: bool
-    rule: str
-    default: Any
-    required: bool
-    description: str
-
-    @property
-    def key(self) -> str:
-        return ".".join(self.path).replace(".[]", "[]")
-
-
-@cache
-def settings_table() -> tuple[Setting, ...]:
-    """Every setting in the order of the models. Sections are no rows; `profiles` and what is below it are."""
-    return tuple(_rows(Settings, ()))
-
-
-def _rows(model: type[BaseModel], prefix: tuple[str, ...]) -> Iterator[Setting]:
-    for name, field in model.model_fields.items():
-        path = (*prefix, name)
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
-            yield from _rows(field.annotation, path)
-            continue
-        yield _row(path, field)
-        if path == ("profiles",):
-            yield from _rows(Profile, (*path, "<scope>"))
-        if path == ("profiles", "<scope>", "include"):
-            yield from _rows(Selector, (*path, "[]"))
-
-
-def _row(path: tuple[str, ...], field: Any) -> Setting:
-    kind, words, optional = _describe(field.annotation, field.metadata)
-    default: Any = None
-    if not field.is_required():
-        default = "" if path == INDEX_DIR else _plain_default(field.get_default(call_default_factory=True))
-    return Setting(
-        path=path,
-        env=None if path[0] == "profiles" else "CG_RAG_" + "_".join(path).upper(),
-        kind=kind,
-        optional=optional,
-        rule=words + ("或 null" if optional else ""),
-        default=default,
-        required=field.is_required(),
-        description=field.description,
-    )
-
-
-def _plain_default(value: Any) -> Any:
-    if not isinstance(value, Mapping):
-        return value
-    return {name: item.model_dump() if isinstance(item, Section) else item for name, item in value.items()}
-
-
-def _describe(annotation: Any, metadata: list[Any]) -> tuple[Kind, str, bool]:
-    """(kind, allowed values in words, whether null is allowed) of one annotated type."""
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin in (Union, types.UnionType) and type(None) in arguments:
-        kind, words, _ = _describe(next(a for a in arguments if a is not type(None)), metadata)
-        return kind, words, True
-    if origin is Annotated:
-        return _describe(arguments[0], [*metadata, *arguments[1:]])
-    if origin is Literal:
-        return "choice", " 或 ".join(arguments), False
-    if annotation is bool:
-        return "bool", "true 或 false", False
-    if annotation in (int, float):
-        low = next(m.ge for m in metadata if hasattr(m, "ge"))
-        high = next(m.le for m in metadata if hasattr(m, "le"))
-        is_int = annotation is int
-        return ("int" if is_int else "float"), f"{low}..{high} 的{'整数' if is_int else '数'}", False
-    if annotation in (str, Path):
-        return (
-            ("path" if annotation is Path else "text"),
-            next(m.words for m in metadata if isinstance(m, Rule)),
-            False,
-        )
-    if PlainSerializer in map(type, metadata):
-        is_keys = any(isinstance(m, PlainValidator) for m in metadata)
-        return ("keys", "名称到密钥的映射", False) if is_keys else ("map", "名称到范围的映射", False)
-    return "map", "all 或选择器列表", False

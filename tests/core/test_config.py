@@ -20,6 +20,7 @@ from cg_rag.core import config
 from cg_rag.core.config import ConfigError, Loaded, load, plain, render, run_check
 from cg_rag.core.config_file import MAX_FILE_BYTES
 from cg_rag.core.settings import is_loopback
+from cg_rag.core.settings_table import Setting, settings_table
 
 CANARY = "canary-0123456789abcdef"
 OTHER = "other-key-0123456789"
@@ -116,7 +117,7 @@ REFUSED = {
     "unknown choice": ("log:\n  level: info", ["log.level", "INFO", "'info'"]),
     "method of a later version": (
         "profiles:\n  full:\n    label: a\n    include: all\n    retrieval_method: e5",
-        ["profiles.full.retrieval_method", "lexical", "'e5'"],
+        ["profiles.full.retrieval_method", "auto 或 lexical", "'e5'"],
     ),
     "no profile": ("profiles: {}", ["profiles", "至少要有一个检索范围"]),
     "profile that is text": ("profiles:\n  full: all", ["profiles.full", "一组“键: 值”"]),
@@ -167,6 +168,44 @@ REFUSED = {
         "server:\n  api_keys_file: absent.txt",
         ["site.yaml:3:", "server.api_keys_file", "absent.txt", "文件不存在"],
     ),
+    "type of vectors that is not there": (
+        "index:\n  dtype: float32",
+        ["index.dtype", "须为 int8", "'float32'"],
+    ),
+    "unknown kernel": ("index:\n  kernel: cuda", ["index.kernel", "numpy 或 onnx", "'cuda'"]),
+    "unknown provider": ("embedding:\n  provider: api", ["embedding.provider", "onnx 或 http 或 none"]),
+    "provider http with nothing else": (
+        "embedding:\n  threads: 2\n  provider: http",
+        ["site.yaml:4: embedding.provider 为 http", "embedding.endpoint、embedding.model、embedding.dim"],
+    ),
+    "provider http without dimension": (
+        "embedding: {provider: http, endpoint: 'http://h/v1', model: m}",
+        ["embedding.provider 为 http 时须设置 embedding.dim。"],
+    ),
+    "no thread": ("embedding:\n  threads: 0", ["embedding.threads", "1..64 的整数", "0（整数）"]),
+    "dimension above the bound": ("embedding:\n  dim: 8193", ["embedding.dim", "0..8192 的整数"]),
+    "batch of nothing": ("embedding:\n  batch: 0", ["embedding.batch", "1..1024 的整数"]),
+    "no time at all": ("embedding:\n  timeout_seconds: 0", ["embedding.timeout_seconds", "0.1..600 的数"]),
+    "null for an endpoint": ("embedding:\n  endpoint:", ["site.yaml:3:", "embedding.endpoint", "不予显示"]),
+    "model name on two lines": ('embedding:\n  model: "a\\nb"', ["embedding.model", "200 个可见字符"]),
+    "unknown hole": (
+        "embedding:\n  query_template: '{query}{text}'",
+        ["site.yaml:3:", "embedding.query_template", "含 {text} 的模板", "'{query}{text}'"],
+    ),
+    "template that YAML takes for a mapping": (
+        "embedding:\n  query_template: {text}",
+        ["embedding.query_template", "含 {text} 的模板", "映射"],
+    ),
+    "article template without the article": (
+        "embedding:\n  passage_template: '{law_name}'",
+        ["embedding.passage_template", "含 {contents} 的模板", "{short_law_name}"],
+    ),
+    "control character in a folder of models": (
+        'embedding:\n  model_dir: "a\\0b"',
+        ["embedding.model_dir", "文件夹路径或 null"],
+    ),
+    "weight above one": ("retrieval:\n  dense_weight: 1.01", ["retrieval.dense_weight", "0..1 的数"]),
+    "score below every cosine": ("retrieval:\n  min_score: -1.01", ["retrieval.min_score", "-1..1000000"]),
     "nesting": ("log: " + "[" * 40 + "]" * 40, ["site.yaml:2:", "32 层"]),
     "very long key": ("a" * 1000 + ": 1", ["未知的键", "…"]),
 }
@@ -365,6 +404,18 @@ def test_relative_path_starts_at_the_file_or_at_the_working_directory(
     assert load(path, environ={}, flags={"index.dir": "f"}).settings.index.dir == tmp_path / "here" / "f"
 
 
+@pytest.mark.parametrize("written", ["", "model_dir: ''", "model_dir: null"])
+def test_no_folder_of_models_means_the_bundled_one(write: Any, written: str) -> None:
+    path = write(under_root(f"embedding: {{{written}}}"))
+    assert load(path, environ={}).settings.embedding.model_dir is None
+
+
+def test_folder_of_models_starts_at_the_file_like_every_path(write: Any, tmp_path: Path) -> None:
+    path = write(under_root("embedding: {model_dir: models/bge}"))
+    assert load(path, environ={}).settings.embedding.model_dir == tmp_path / "models" / "bge"
+    assert load(path, environ={"CG_RAG_EMBEDDING_MODEL_DIR": "/m"}).settings.embedding.model_dir == Path("/m")
+
+
 def test_tilde_is_the_home_directory(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/h")
     assert load(write(under_root("index: {dir: ~/i}")), environ={}).settings.index.dir == Path("/h/i")
@@ -395,6 +446,18 @@ ENVIRONMENT = [
     ("CG_RAG_CACHE_TTL_SECONDS", "60", ("cache", "ttl_seconds"), 60.0),
     ("CG_RAG_RETRIEVAL_MIN_SCORE", "2", ("retrieval", "min_score"), 2.0),
     ("CG_RAG_RETRIEVAL_MIN_SCORE", "None", ("retrieval", "min_score"), None),
+    ("CG_RAG_RETRIEVAL_MIN_SCORE", "-0.5", ("retrieval", "min_score"), -0.5),
+    ("CG_RAG_RETRIEVAL_DENSE_WEIGHT", "0", ("retrieval", "dense_weight"), 0.0),
+    ("CG_RAG_INDEX_KERNEL", "onnx", ("index", "kernel"), "onnx"),
+    ("CG_RAG_INDEX_DTYPE", "int8", ("index", "dtype"), "int8"),
+    ("CG_RAG_EMBEDDING_PROVIDER", "none", ("embedding", "provider"), "none"),
+    ("CG_RAG_EMBEDDING_THREADS", "2", ("embedding", "threads"), 2),
+    ("CG_RAG_EMBEDDING_ENDPOINT", " http://h:1/v1 ", ("embedding", "endpoint"), "http://h:1/v1"),
+    ("CG_RAG_EMBEDDING_MODEL", "1.10", ("embedding", "model"), "1.10"),
+    ("CG_RAG_EMBEDDING_MODEL_DIR", "none", ("embedding", "model_dir"), None),
+    ("CG_RAG_EMBEDDING_QUERY_TEMPLATE", "q: {text}", ("embedding", "query_template"), "q: {text}"),
+    ("CG_RAG_EMBEDDING_API_KEY", "null", ("embedding", "api_key"), None),
+    ("CG_RAG_EMBEDDING_TIMEOUT_SECONDS", "1", ("embedding", "timeout_seconds"), 1.0),
     ("CG_RAG_STRICT_PROMPT_PINS", "1", ("strict_prompt_pins",), True),
     ("CG_RAG_STRICT_PROMPT_PINS", "0", ("strict_prompt_pins",), False),
     ("CG_RAG_RETRIEVAL_DEGRADE", "No", ("retrieval", "degrade"), False),
@@ -434,6 +497,9 @@ def test_variable_is_read_by_the_type_of_its_setting(
         ("CG_RAG_SERVER_HOST", "0.0.0.0"),
         ("CG_RAG_SERVER_HOST", "a\nb"),
         ("CG_RAG_INDEX_DIR", "a\x1bb"),
+        ("CG_RAG_EMBEDDING_PROVIDER", "http"),
+        ("CG_RAG_EMBEDDING_ENDPOINT", "h:1/v1"),
+        ("CG_RAG_EMBEDDING_PASSAGE_TEMPLATE", "{contents"),
     ],
 )
 def test_bad_variable_is_refused_by_its_name(name: str, text: str) -> None:
@@ -563,6 +629,261 @@ def test_key_file_with_broken_yaml_is_refused_without_a_word_of_it(write: Any, t
     assert "canary" not in message
 
 
+@pytest.mark.parametrize("inner", [f"{{{CANARY}: {{b: 1, b: 2}}}}", f"{{a: {{{CANARY}: 1, {CANARY}: 2}}}}"])
+def test_repeated_key_below_the_keys_is_refused_without_a_word_of_them(write: Any, inner: str) -> None:
+    write(inner, "keys.yaml")
+    in_file = refusal(write(under_root(f"server:\n  api_keys: {inner}")))
+    by_file = refusal(write(under_root("server: {api_keys_file: keys.yaml}"), "two.yaml"))
+    for message in (in_file, by_file):
+        assert "键重复" in message
+        assert "canary" not in message
+
+
+# --- one key for an upstream ----------------------------------------------------------------------
+
+SECRETS = [pytest.param(row, id=row.key) for row in settings_table() if row.kind == "secret"]
+each_secret = pytest.mark.parametrize("row", SECRETS)
+
+
+def nested(path: tuple[str, ...], value: str) -> str:
+    """`value` at `path` as one line of YAML."""
+    text = value
+    for name in reversed(path[1:]):
+        text = f"{{{name}: {text}}}"
+    return f"{path[0]}: {text}"
+
+
+def file_of(path: tuple[str, ...]) -> tuple[str, ...]:
+    return (*path[:-1], path[-1] + "_file")
+
+
+def secret_of(loaded: Loaded, row: Setting) -> str | None:
+    value: Any = loaded.settings
+    for name in row.path:
+        value = getattr(value, name)
+    return value and str(value.get_secret_value())
+
+
+def test_there_is_a_key_to_test_and_each_has_its_file_beside_it() -> None:
+    rows = {row.path: row for row in settings_table()}
+    assert ("embedding", "api_key") in [path for path, row in rows.items() if row.kind == "secret"]
+    for row in rows.values():
+        if row.kind in ("secret", "keys"):
+            beside = rows[file_of(row.path)]
+            assert (beside.kind, beside.optional, beside.default) == ("path", True, None)
+            assert not row.is_quoted
+            assert beside.env == f"{row.env}_FILE"
+
+
+@each_secret
+def test_key_comes_from_the_file_the_variable_or_a_file_of_its_own(
+    write: Any, tmp_path: Path, row: Setting
+) -> None:
+    write(f"{CANARY}\n", "secret.txt")
+    in_file = write(under_root(nested(row.path, CANARY)))
+    by_file = write(under_root(nested(file_of(row.path), "secret.txt")), "two.yaml")
+    assert row.env
+    for path, environ, origin in (
+        (in_file, {}, "file"),
+        (by_file, {}, "file"),
+        (None, {row.env: f" {CANARY} "}, "env"),
+        (None, {f"{row.env}_FILE": str(tmp_path / "secret.txt")}, "env"),
+    ):
+        loaded = load(path, environ=environ)
+        assert (secret_of(loaded, row), loaded.origins[row.key]) == (CANARY, origin)
+        assert loaded.warnings == []
+    assert secret_of(load(environ={}, flags={row.key: CANARY}), row) == CANARY
+
+
+@each_secret
+def test_higher_layer_replaces_both_ways_to_give_a_key(write: Any, tmp_path: Path, row: Setting) -> None:
+    write(OTHER, "old.txt")
+    write(CANARY, "new.txt")
+    in_file = write(under_root(nested(row.path, OTHER)))
+    by_file = write(under_root(nested(file_of(row.path), "old.txt")), "two.yaml")
+    assert row.env
+    new: list[dict[str, Any]] = [
+        {"environ": {row.env: CANARY}},
+        {"environ": {f"{row.env}_FILE": str(tmp_path / "new.txt")}},
+        {"environ": {}, "flags": {row.key: CANARY}},
+        {"environ": {}, "flags": {f"{row.key}_file": str(tmp_path / "new.txt")}},
+    ]
+    for path in (in_file, by_file):
+        assert secret_of(load(path, environ={}), row) == OTHER
+        assert [secret_of(load(path, **layers), row) for layers in new] == [CANARY] * len(new)
+    assert secret_of(load(by_file, environ={}, presets={row.key: CANARY}), row) == OTHER
+
+
+@each_secret
+def test_one_layer_gives_a_key_in_one_way(write: Any, row: Setting) -> None:
+    write(OTHER, "secret.txt")
+    key, path = row.key, file_of(row.path)
+    lines = under_root(f"{nested(row.path, CANARY)}\n{nested(path, 'secret.txt')}")
+    if len(row.path) > 1:
+        lines = under_root(f"{row.path[0]}:\n  {row.path[1]}: {CANARY}\n  {path[1]}: secret.txt")
+    both = {key: CANARY, f"{key}_file": "secret.txt"}
+    assert row.env
+    for message in (
+        refusal(write(lines)),
+        refusal(environ={row.env: CANARY, f"{row.env}_FILE": "secret.txt"}),
+        refusal(flags=both),
+        refusal(presets=both),
+    ):
+        assert f"{key} 与 {key}_file 只能给出一个。" in message
+        assert "canary" not in message
+
+
+@each_secret
+def test_empty_key_is_no_key(write: Any, row: Setting) -> None:
+    for value in ("''", "null", ""):
+        assert secret_of(load(write(under_root(nested(row.path, value))), environ={}), row) is None
+    assert row.env
+    site = write(under_root(nested(row.path, CANARY)))
+    assert secret_of(load(site, environ={row.env: "none"}), row) is None
+    assert secret_of(load(site, environ={row.env: ""}), row) == CANARY
+
+
+BAD_SECRETS = {
+    "space before": f"' {CANARY}'",
+    "not ASCII": f"{CANARY}密",
+    "control": f'"{CANARY}\\x07"',
+    "line break": f'"{CANARY}\\nX-Header: 1"',
+    "too long": CANARY * 200,
+    "number": "1234567890123456",
+    "mapping": f"{{{CANARY}: 1}}",
+    "mapping with a repeated key": f"{{{CANARY}: 1, {CANARY}: 2}}",
+    "list": f"[{CANARY}]",
+    "what config check prints": "'******'",
+}
+
+
+@each_secret
+@pytest.mark.parametrize("value", BAD_SECRETS.values(), ids=BAD_SECRETS)
+def test_bad_key_is_refused_without_a_word_of_it(write: Any, row: Setting, value: str) -> None:
+    message = refusal(write(under_root(nested(row.path, value))))
+    assert "site.yaml:2: " in message
+    assert "canary" not in message
+    assert "123456789" not in message
+    assert row.key in message or "键重复" in message
+
+
+@each_secret
+@pytest.mark.parametrize("text", [f"{CANARY}密", f"{CANARY}\nX: 1", CANARY * 200, "***"])
+def test_bad_key_in_a_variable_is_refused_without_a_word_of_it(row: Setting, text: str) -> None:
+    assert row.env
+    message = refusal(environ={row.env: text})
+    assert message.startswith(f"环境变量 {row.env}: {row.key} 须为 1..4096 个可打印 ASCII 字符")
+    assert message.endswith("，内容不予显示。")
+    assert "canary" not in message
+
+
+BAD_SECRET_FILES = {
+    "empty": (b"", "密钥文件是空的"),
+    "blank": (b"\n \r\n\t\n", "密钥文件是空的"),
+    "byte order mark alone": (codecs.BOM_UTF8, "密钥文件是空的"),
+    "two lines": (f"{CANARY}\n{OTHER}\n".encode(), "密钥文件须只有一行"),
+    "comment above": (f"# key\n{CANARY}\n".encode(), "密钥文件须只有一行"),
+    "lines parted by a form feed": (f"{CANARY}\f{OTHER}".encode(), "密钥文件须只有一行"),
+    "too long": (CANARY.encode() * 200, "1..4096 个可打印 ASCII 字符"),
+    "not ASCII": (f"{CANARY}密".encode(), "1..4096 个可打印 ASCII 字符"),
+    "NUL": (f"{CANARY}\0".encode(), "1..4096 个可打印 ASCII 字符"),
+    "GBK": (f"{CANARY}密钥".encode("gbk"), "不是 UTF-8"),
+    "UTF-16": (CANARY.encode("utf-16"), "不是 UTF-8"),
+    "too large": (CANARY.encode() * MAX_FILE_BYTES, "超过上限"),
+}
+
+
+@each_secret
+@pytest.mark.parametrize(("data", "fragment"), BAD_SECRET_FILES.values(), ids=BAD_SECRET_FILES)
+def test_bad_file_of_a_key_is_refused_by_name_without_a_word_of_it(
+    write: Any, tmp_path: Path, row: Setting, data: bytes, fragment: str
+) -> None:
+    write(data, "secret.txt")
+    assert row.env
+    by_file = refusal(write(under_root(nested(file_of(row.path), "secret.txt"))))
+    by_variable = refusal(environ={f"{row.env}_FILE": str(tmp_path / "secret.txt")})
+    for message in (by_file, by_variable):
+        for part in (fragment, "secret.txt", row.key):
+            assert part in message
+        assert "canary" not in message
+
+
+@each_secret
+def test_absent_file_of_a_key_is_refused_by_place_key_and_name(write: Any, row: Setting) -> None:
+    path = write(under_root(nested(file_of(row.path), "absent.txt")))
+    message = refusal(path)
+    assert message.startswith(f"{path}:2: {row.key}_file ")
+    assert message.endswith("absent.txt: 文件不存在。")
+    assert refusal(write(under_root(nested(file_of(row.path), ".")), "two.yaml")).endswith("是文件夹。")
+
+
+@each_secret
+@pytest.mark.parametrize(
+    "data",
+    [CANARY.encode(), f" \t{CANARY}\r\n\n".encode(), codecs.BOM_UTF8 + CANARY.encode() + b"\n"],
+    ids=["bare", "blanks around", "byte order mark"],
+)
+def test_blanks_around_the_one_line_of_a_key_file_do_not_count(write: Any, row: Setting, data: bytes) -> None:
+    write(data, "secret.txt")
+    loaded = load(write(under_root(nested(file_of(row.path), "secret.txt"))), environ={})
+    assert secret_of(loaded, row) == CANARY
+
+
+@each_secret
+def test_shortest_and_longest_keys_are_taken_as_they_are(write: Any, row: Setting) -> None:
+    for secret in ("x", "a b", '~!"#%*', "k" * 4096):
+        write(secret, "secret.txt")
+        loaded = load(write(under_root(nested(file_of(row.path), "secret.txt"))), environ={})
+        assert secret_of(loaded, row) == secret
+
+
+# --- addresses of upstreams -----------------------------------------------------------------------
+
+ENDPOINTS = [pytest.param(row, id=row.key) for row in settings_table() if row.path[-1] == "endpoint"]
+BAD_ENDPOINTS = [
+    f"http://user:{CANARY}@h/v1",
+    f"http://{CANARY}@h/v1",
+    f"http://h/v1?key={CANARY}",
+    f"http://h/v1#{CANARY}",
+    f"ftp://h/{CANARY}",
+    f"//h/{CANARY}",
+    f"h:8000/{CANARY}",
+    f"http:///{CANARY}",
+    f"http://h:x/{CANARY}",
+    f"http://h /{CANARY}",
+    f"http://h/{CANARY}密",
+    CANARY,
+]
+
+
+@pytest.mark.parametrize("row", ENDPOINTS)
+@pytest.mark.parametrize("text", BAD_ENDPOINTS)
+def test_bad_endpoint_is_refused_without_a_word_of_it(write: Any, row: Setting, text: str) -> None:
+    assert row.env
+    in_file = refusal(write(under_root(nested(row.path, f'"{text}"'))))
+    by_variable = refusal(environ={row.env: text})
+    assert in_file.startswith(f"{write(b'')}:2: {row.key} 须为 http:// 或 https:// 开头的地址")
+    assert by_variable.startswith(f"环境变量 {row.env}: {row.key} 须为 http:// 或 https:// 开头的地址")
+    for message in (in_file, by_variable):
+        assert "canary" not in message
+
+
+def test_endpoint_model_and_dimension_make_provider_http_complete(write: Any) -> None:
+    body = "embedding: {provider: http, endpoint: 'https://h/v1', model: m, dim: 8}"
+    found = load(write(under_root(body)), environ={}).settings.embedding
+    assert (found.endpoint, found.model, found.dim, found.api_key) == ("https://h/v1", "m", 8, None)
+    environ = {"CG_RAG_EMBEDDING_PROVIDER": "http", "CG_RAG_EMBEDDING_ENDPOINT": "https://h/v1"}
+    environ |= {"CG_RAG_EMBEDDING_MODEL": "m", "CG_RAG_EMBEDDING_DIM": "8"}
+    assert load(environ=environ).settings.embedding == found
+
+
+def test_template_may_hold_a_line_break_and_comes_back_as_it_was(write: Any) -> None:
+    body = 'embedding: {query_template: "Instruct: 检索\\n问：{text}{{}}\\n"}'
+    first = load(write(under_root(body)), environ={})
+    assert first.settings.embedding.query_template == "Instruct: 检索\n问：{text}{{}}\n"
+    assert load(write(render(first), "again.yaml"), environ={}).settings == first.settings
+
+
 # --- who may listen to the world ------------------------------------------------------------------
 
 
@@ -587,10 +908,18 @@ def test_any_other_address_needs_keys_or_an_explicit_word(host: str) -> None:
 # --- secrets --------------------------------------------------------------------------------------
 
 
+def with_all_secrets() -> str:
+    """A configuration in which every setting that may be secret is."""
+    lines = [nested(row.path, CANARY).split(": ", 1) for row in settings_table() if row.kind == "secret"]
+    lines.append(["server", f"{{api_keys: {{site: {CANARY}}}}}"])
+    return under_root("\n".join(": ".join(line) for line in lines))
+
+
 def test_secret_is_in_nothing_that_can_be_printed(write: Any, caplog: pytest.LogCaptureFixture) -> None:
-    loaded = load(write(under_root(f"server: {{api_keys: {{site: {CANARY}}}}}")), environ={})
+    loaded = load(write(with_all_secrets()), environ={})
     with caplog.at_level(logging.INFO):
         logging.getLogger("test").info("%s %r", loaded, loaded.settings.server)
+        logging.getLogger("test").info("%s %r", loaded.settings.embedding, loaded.settings.embedding.api_key)
     texts = [
         repr(loaded), str(loaded), repr(loaded.settings), str(loaded.settings), f"{loaded.settings.server}",
         render(loaded), json.dumps(plain(loaded.settings)), loaded.settings.model_dump_json(),
@@ -598,10 +927,27 @@ def test_secret_is_in_nothing_that_can_be_printed(write: Any, caplog: pytest.Log
     ]  # fmt: skip
     assert not [text for text in texts if CANARY in text]
     assert '"site": "******"' in render(loaded)
+    assert render(loaded).count(' api_key: "******"') == len(SECRETS)
 
 
-def test_traceback_of_a_refusal_holds_neither_the_secret_nor_the_error_that_does(write: Any) -> None:
-    body = f"server:\n  host: 0.0.0.0\n  port: x\n  api_keys: {{site: {CANARY}}}"
+@each_secret
+def test_masked_output_read_back_is_refused_rather_than_sent_as_a_key(write: Any, row: Setting) -> None:
+    masked = render(load(write(under_root(nested(row.path, CANARY))), environ={}))
+    assert f"{row.key} 须为" in refusal(write(masked, "masked.yaml"))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"server:\n  host: 0.0.0.0\n  port: x\n  api_keys: {{site: {CANARY}}}",
+        f"embedding:\n  provider: http\n  api_key: {CANARY}",
+        f"embedding:\n  api_key: {CANARY}密",
+        f"embedding:\n  endpoint: http://{CANARY}@h",
+    ],
+)
+def test_traceback_of_a_refusal_holds_neither_the_secret_nor_the_error_that_does(
+    write: Any, body: str
+) -> None:
     for data in (under_root(body).encode(), under_root(body).encode() + b"\xff"):
         with pytest.raises(ConfigError) as caught:
             load(write(data), environ={})
@@ -643,7 +989,7 @@ def test_check_prints_values_with_their_origins_and_warnings(
 ) -> None:
     clean_environ.setenv("CG_RAG_LOG_LEVEL", "DEBUG")
     clean_environ.setenv("CG_RAG_LOG_LEVLE", "DEBUG")
-    path = write(under_root(f"server: {{port: 9000, api_keys: {{site: {CANARY}}}}}"))
+    path = write(with_all_secrets().replace("server: {", "server: {port: 9000, "))
     assert check("--config", str(path)) == 0
     out, err = capsys.readouterr()
     assert f"# 配置文件：{path}" in out
@@ -656,13 +1002,15 @@ def test_check_prints_values_with_their_origins_and_warnings(
 
 @pytest.mark.usefixtures("clean_environ")
 def test_check_prints_json_for_scripts(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    path = write(under_root(f"server: {{port: 9000, api_keys: {{site: {CANARY}}}}}"))
+    path = write(with_all_secrets().replace("server: {", "server: {port: 9000, "))
     assert check("--config", str(path), "--json") == 0
     out, err = capsys.readouterr()
     body = json.loads(out)
     assert body["path"] == str(path)
     assert body["cg_rag"]["server"]["port"] == 9000
     assert body["cg_rag"]["server"]["api_keys"] == {"site": "******"}
+    assert body["cg_rag"]["embedding"]["api_key"] == "******"
+    assert CANARY not in out
     assert body["origins"]["server.port"] == "file"
     assert body["warnings"] == []
     assert err == ""
@@ -727,6 +1075,9 @@ SCALARS = st.sampled_from(
         "full",
         "json",
         "'x'",
+        "http",
+        "'http://h'",
+        "'{text}'",
         '"\\ud800"',
         "&a",
         "*a",
@@ -749,6 +1100,13 @@ KEYS = st.sampled_from(
         "law",
         "index",
         "dir",
+        "embedding",
+        "provider",
+        "endpoint",
+        "model",
+        "query_template",
+        "api_key",
+        "api_key_file",
         "<<",
     ]
 )

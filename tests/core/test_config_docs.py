@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import yaml
 
 from cg_rag.core.config import load
-from cg_rag.core.settings import Setting, Settings, settings_table
+from cg_rag.core.settings import Settings
+from cg_rag.core.settings_table import Setting, settings_table
 
 ROOT = Path(__file__).parents[2]
 ROWS = {row.key: row for row in settings_table()}
@@ -22,7 +24,9 @@ def yaml_text(value: Any) -> str:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
-    return str(value) if value != "" else '""'
+    if isinstance(value, str) and (not value or value[0] == "{"):
+        return json.dumps(value, ensure_ascii=False)
+    return str(value)
 
 
 def config_lines() -> dict[str, tuple[str, str]]:
@@ -97,8 +101,9 @@ def test_every_variable_named_in_the_document_exists() -> None:
 
 def test_every_example_of_a_configuration_in_the_document_loads(tmp_path: Path) -> None:
     (tmp_path / "api_keys.txt").write_text("site=0123456789abcdef\n")
+    (tmp_path / "embedding.key").write_text("0123456789abcdef\n")
     blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "config.md").read_text("utf-8"), re.S)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     for block in blocks:
         (tmp_path / "example.yaml").write_text(block, "utf-8")
         assert load(tmp_path / "example.yaml", environ={}).settings
@@ -110,7 +115,7 @@ def test_every_setting_has_its_own_variable_bounds_and_a_chinese_sentence() -> N
     for row in ROWS.values():
         assert re.search(r"[\u4e00-\u9fff]", row.description), row.key
         if row.kind in ("int", "float"):
-            assert re.match(r"[0-9.]+\.\.[0-9]+ 的(整数|数)", row.rule), row.key
+            assert re.match(r"-?[0-9.]+\.\.[0-9]+ 的(整数|数)", row.rule), row.key
         if not row.key.startswith("profiles"):
             assert row.env == "CG_RAG_" + row.key.replace(".", "_").upper()
 
