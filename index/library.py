@@ -14,33 +14,55 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from cg_rag.index.corpus import LawRun, Scope, Selector, resolve_scope
-from cg_rag.index.errors import IndexDamaged, IndexMissing, ScopeUnknown
+from cg_rag.index.embedder import Embedder
+from cg_rag.index.errors import IndexDamaged, IndexLibraryError, IndexMissing, ScopeUnknown
+from cg_rag.index.fusion import DENSE_WEIGHT
+from cg_rag.index.ranking import Ranker
 from cg_rag.index.retriever import Retriever
+from cg_rag.index.scan import KernelName
 from cg_rag.index.store import POINTER, Damage, IndexReader
+from cg_rag.index.vector_stage import VectorStage
 
 State = Literal["loading", "ready", "degraded", "missing"]
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What the configuration says about a scope."""
+    """What the configuration says about a scope. `by_words_only` leaves the vectors out."""
 
     label: str
     selectors: tuple[Selector, ...]
+    by_words_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RankingOptions:
+    """How questions are answered; all of it is part of the scopes' fingerprints."""
+
+    min_score: float | None = None
+    degrade: bool = True
+    dense_weight: float = DENSE_WEIGHT
+    kernel: KernelName = "numpy"
+
+
+def no_embedder() -> None:
+    """For an index that is searched by words only."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScopeState:
-    """`fault` is "" when the scope can be asked, else the reason in Chinese, naming the file."""
+    """`fault` is "" when the scope can be asked, else the reason in Chinese, naming the file. `method` is what searches
+    it: the embedding model's name, or `lexical`."""
 
     scope: Scope
     fingerprint: str
     fault: str
+    method: str = "lexical"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +103,15 @@ class IndexLibrary:
         self,
         index_dir: Path,
         profiles: Mapping[str, Profile],
-        min_score: float | None = None,
+        options: RankingOptions | None = None,
+        make_embedder: Callable[[], Embedder | None] = no_embedder,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.index_dir = index_dir
         self.profiles = profiles
-        self._min_score = min_score
+        self._options = options or RankingOptions()
+        self._make_embedder = make_embedder
+        self._embedder: Embedder | None = None
         self._snapshot = Snapshot("loading", scopes=self._all_broken("索引正在加载，请稍候。"))
         self._clock = clock
         self._seen: tuple[int, int, int] | None = None
@@ -97,6 +122,11 @@ class IndexLibrary:
     @property
     def snapshot(self) -> Snapshot:
         return self._snapshot
+
+    @property
+    def embedder(self) -> Embedder | None:
+        """What turns questions into vectors, once an index with vectors was opened."""
+        return self._embedder
 
     def refresh(self, should_stop: Callable[[], bool] = lambda: False) -> Refresh | None:
         """Open and verify what the pointer names. Returns None when there is nothing new to tell.
@@ -168,33 +198,71 @@ class IndexLibrary:
             for name, profile in self.profiles.items()
         }
         damages = reader.verify(should_stop)
-        scopes = {name: self._judge(scope, reader, damages) for name, scope in resolved.items()}
         faults = [describe_damage(damage, reader.runs) for damage in damages]
         faults += [
             f"检索范围 {name}：{EMPTY_SCOPE}" for name, scope in resolved.items() if not scope.num_docs
         ]
+        vectors, fault = self._open_vectors(reader)
+        faults += [fault] if fault else []
+        refused = fault and not self._options.degrade
+        scopes = {
+            name: self._judge(scope, reader, damages, vectors, fault if refused else "")
+            for name, scope in resolved.items()
+        }
         usable = {name: state.scope for name, state in scopes.items() if not state.fault}
         if not usable:
             return Snapshot("degraded", reader, None, scopes, tuple(faults))
-        retriever = Retriever(reader, usable, min_score=self._min_score)
+        options = self._options
+        ranker = Ranker(
+            reader.lexical,
+            vectors,
+            min_score=options.min_score,
+            degrade=options.degrade,
+            dense_weight=options.dense_weight,
+        )
+        by_words = frozenset(name for name, profile in self.profiles.items() if profile.by_words_only)
+        retriever = Retriever(reader, usable, ranker, by_words, vectors is None and bool(fault))
         return Snapshot("degraded" if faults else "ready", reader, retriever, scopes, tuple(faults))
 
-    def _judge(self, scope: Scope, reader: IndexReader, damages: Sequence[Damage]) -> ScopeState:
-        fault = "" if scope.num_docs else EMPTY_SCOPE
+    def _open_vectors(self, reader: IndexReader) -> tuple[VectorStage | None, str]:
+        """The dense stage, and a sentence when it should be there and cannot. An index without vectors is no fault."""
+        if reader.vectors is None:
+            return None, ""
+        try:
+            if self._embedder is None:
+                self._embedder = self._make_embedder()
+            if self._embedder is None:
+                return None, ""
+            expected, found = reader.manifest["embedding"], self._embedder
+            if expected["fingerprint"] != found.fingerprint:
+                return None, (
+                    f"索引由 {expected['model']}（{expected['fingerprint']}）构建，"
+                    f"当前嵌入模型为 {found.name}（{found.fingerprint}），请重新运行 cg-rag index build"
+                )
+            return VectorStage(reader, found, self._options.kernel), ""
+        except (IndexLibraryError, OSError) as error:
+            return None, f"嵌入模型无法使用：{error}"
+
+    def _judge(
+        self,
+        scope: Scope,
+        reader: IndexReader,
+        damages: Sequence[Damage],
+        vectors: VectorStage | None,
+        refusal: str,
+    ) -> ScopeState:
+        fault = refusal if scope.num_docs else EMPTY_SCOPE
         for damage in damages:
             if damage.runs is None or _overlaps(scope, [reader.runs[index] for index in damage.runs]):
                 fault = f"索引文件 {damage.file} 与清单不符"
-        return ScopeState(scope, self._scope_fingerprint(reader.fingerprint, scope), fault)
+        method = vectors.name if vectors and not self.profiles[scope.name].by_words_only else "lexical"
+        return ScopeState(scope, self._scope_fingerprint(reader, scope, method), fault, method)
 
-    def _scope_fingerprint(self, index_fingerprint: str, scope: Scope) -> str:
+    def _scope_fingerprint(self, reader: IndexReader, scope: Scope, method: str) -> str:
         """Part of every cache key: changes with the index, the rows of the scope and what ranks them."""
-        parts = [
-            index_fingerprint,
-            scope.name,
-            list(scope.ranges),
-            Retriever.retrieval_method,
-            self._min_score,
-        ]
+        embedding = (reader.manifest["embedding"] or {}).get("fingerprint", "")
+        ranking = asdict(self._options)
+        parts = [reader.fingerprint, scope.name, list(scope.ranges), method, embedding, ranking]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
     def _all_broken(self, fault: str) -> dict[str, ScopeState]:

@@ -1,31 +1,29 @@
-"""From a question to ranked articles: lexical search, and look-up of what the question names outright.
+"""From a question to articles: what it names outright first, then what answers it best.
 
 Rule: three tiers, each wholly before the next.
     exact    articles that the query names by law and number, in the order it names them
-    law      articles of a law that the query names by 《》, code or name, best lexical score first
-    lexical  everything else that shares a term, best lexical score first; only here min_score cuts
+    law      articles of a law that the query names by 《》, code or name, best first
+    rest     everything else, best first; only here min_score cuts
 
-A score is the lexical one, lifted so that no tier ends below the start of the next: in the law tier by the
-best lexical score of the whole scope; exact articles all get the best score behind them plus 1. Scores do not
-depend on topk; they order one answer and do not compare answers. `stages` holds the lexical score itself.
+Best is by fused score where there are vectors, else by lexical score (ranking.py). A score is that score, lifted so
+that no tier ends below the start of the next: in the law tier by the best score of the whole scope; exact articles all
+get the best score behind them plus 1. Scores order one answer and do not compare answers; `stages` holds what went in.
 
-The lexical score counts the query and, with less weight, the law words for its site words (site_terms.py).
-What a query names is read from the query alone.
+What a query names is read from the query alone, not from the law words that site_terms.py adds to it.
 """
 
 from __future__ import annotations
 
-import time
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from cg_rag.index.corpus import Article, LawRun, Scope
 from cg_rag.index.errors import ScopeUnknown
-from cg_rag.index.lexical import LexicalArrays, LexicalSearcher
+from cg_rag.index.fusion import NUM_CANDIDATES
 from cg_rag.index.named import Named, NameLookup
-from cg_rag.index.site_terms import SiteTerms
+from cg_rag.index.ranking import WITHOUT_VECTORS, Candidate, Method, Question, Ranker
 
 Ranges = Sequence[tuple[int, int]]
 
@@ -36,9 +34,6 @@ class Reader(Protocol):
     @property
     def runs(self) -> tuple[LawRun, ...]: ...
 
-    @property
-    def lexical(self) -> LexicalArrays: ...
-
     def find_rows(self, run_index: int, key: str) -> list[int]: ...
 
     def read_articles(self, rows: Sequence[int]) -> list[Article]: ...
@@ -46,7 +41,7 @@ class Reader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """`stages`: "lexical" where terms are shared, and 1.0 for the tier "exact" or "law"."""
+    """`stages`: the scores that went in ("lexical", "dense", "fused"), and 1.0 for the tier "exact" or "law"."""
 
     row: int
     score: float
@@ -57,9 +52,9 @@ class Hit:
 class SearchResult:
     """`articles[i]` is the article of `hits[i]`. `query` is what was searched for, normalised.
 
-    `timings_ms`: exact_ms (names read and resolved), lexical_ms, read_ms, wall time. `expansions`: the law words
-    that were searched for besides the query. `warnings` are Chinese sentences for the caller; `degraded` says that a
-    stage failed, so that the answer is not what it would be otherwise.
+    `timings_ms`, wall time: exact_ms (names read and resolved), embed_ms, lexical_ms, dense_ms, read_ms. `expansions`:
+    the law words that were searched for besides the query. `warnings` are Chinese sentences for the caller; `degraded`
+    says that a stage failed, so that the answer is not what it would be otherwise.
     """
 
     hits: list[Hit]
@@ -71,12 +66,6 @@ class SearchResult:
     degraded: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Query:
-    text: str
-    expansions: tuple[str, ...]
-
-
 def normalise_query(query: str) -> str:
     """NFKC and trimmed: what is searched for, and what a cache keys by. Idempotent."""
     return unicodedata.normalize("NFKC", query).strip()
@@ -85,71 +74,86 @@ def normalise_query(query: str) -> str:
 class Retriever:
     """Searches the scopes of one open index. Immutable, so threads share one."""
 
-    retrieval_method: ClassVar[str] = "lexical"
-
     def __init__(
-        self, reader: Reader, scopes: Mapping[str, Scope], *, min_score: float | None = None
+        self,
+        reader: Reader,
+        scopes: Mapping[str, Scope],
+        ranker: Ranker,
+        by_words: Container[str] = (),
+        lacks_vectors: bool = False,
     ) -> None:
-        """`min_score` is a lexical score, None cuts nothing."""
+        """`by_words` are scopes that are never searched by vectors; `lacks_vectors` says that vectors should be there
+        and are not, so that every other answer is degraded."""
+        self._by_words = by_words
+        self._lacks_vectors = lacks_vectors
         self._reader = reader
         self._scopes = dict(scopes)
-        self._min_score = min_score
-        self._searcher = LexicalSearcher(reader.lexical)
+        self._ranker = ranker
         self._names = NameLookup(reader)
-        self._site_terms = SiteTerms.load()
 
-    def search(self, query: str, scope: str, topk: int) -> SearchResult:
-        """At most `topk` articles of `scope`, scores never rising. ScopeUnknown, ValueError for topk < 1."""
+    @property
+    def has_vectors(self) -> bool:
+        return self._ranker.has_vectors
+
+    def search(self, query: str, scope: str, topk: int, method: Method = "fused") -> SearchResult:
+        """At most `topk` articles of `scope`, scores never rising; `method` leaves a stage out, for measuring.
+
+        Raises ScopeUnknown, ValueError for topk < 1, StageFailed, IndexDamaged for an article that cannot be read.
+        """
         if topk < 1:
             raise ValueError(f"topk 须不小于 1，收到 {topk}。")
         if scope not in self._scopes:
             raise ScopeUnknown(scope, list(self._scopes))
-        query = normalise_query(query)
         ranges = self._scopes[scope].ranges
-        started = time.perf_counter()
-        named = self._names.find(query, ranges)
-        resolved = time.perf_counter()
-        expansions = self._site_terms.expand(query)
-        hits = self._rank(_Query(query, expansions), ranges, named, topk)
-        ranked = time.perf_counter()
-        articles = self._reader.read_articles([hit.row for hit in hits])
-        read = time.perf_counter()
-        timings = {
-            "exact_ms": (resolved - started) * 1000,
-            "lexical_ms": (ranked - resolved) * 1000,
-            "read_ms": (read - ranked) * 1000,
-        }
-        return SearchResult(hits, articles, timings, list(named.warnings), query, expansions)
+        if scope in self._by_words:
+            method = "lexical"
+        question = self._ranker.prepare(normalise_query(query), method)
+        question.degraded |= self._lacks_vectors and method != "lexical"
+        with question.timed("exact_ms"):
+            named = self._names.find(question.text, ranges)
+        hits = self._rank(question, ranges, named, topk)
+        with question.timed("read_ms"):
+            articles = self._reader.read_articles([hit.row for hit in hits])
+        warnings = [*named.warnings, *([WITHOUT_VECTORS] if question.degraded else [])]
+        return SearchResult(
+            hits,
+            articles,
+            question.timings_ms,
+            warnings,
+            question.text,
+            question.expansions,
+            question.degraded,
+        )
 
-    def _rank(self, query: _Query, ranges: Ranges, named: Named, topk: int) -> list[Hit]:
+    def _rank(self, question: Question, ranges: Ranges, named: Named, topk: int) -> list[Hit]:
         # Rows of the tiers before are taken out of the lists afterwards, so as many more are asked for.
-        law = self._search_law(query, named, topk)
-        taken = {*named.rows, *(row for row, _ in law)}
-        found = self._lexical(query, ranges, topk + len(taken))
-        lift = found[0][1] if found else 0.0
-        hits = [Hit(row, score + lift, {"lexical": score, "law": 1.0}) for row, score in law]
-        for row, score in found:
-            if row not in taken and (self._min_score is None or score >= self._min_score):
-                hits.append(Hit(row, score, {"lexical": score}))
+        exact = set(named.rows)
+        law = self._rank_law(question, named, topk + len(exact))
+        taken = exact | {one.row for one in law}
+        found = self._ranker.rank(question, ranges, topk + len(taken))
+        rest = self._ranker.filter(question, [one for one in found if one.row not in taken])
+        lift = _lift(law, found)
+        hits = [Hit(one.row, one.score + lift, one.stages | {"law": 1.0}) for one in law]
+        hits += [Hit(one.row, one.score, one.stages) for one in rest]
         top = hits[0].score if hits else 0.0
-        return [*self._exact_hits(query, named.rows[:topk], top + 1.0), *hits][:topk]
+        return [*self._exact_hits(question, named.rows[:topk], top + 1.0), *hits][:topk]
 
-    def _search_law(self, query: _Query, named: Named, topk: int) -> list[tuple[int, float]]:
+    def _rank_law(self, question: Question, named: Named, k: int) -> list[Candidate]:
         if not named.ranges:
             return []
         exact = set(named.rows)
-        found = self._lexical(query, named.ranges, topk + len(exact))
-        return [(row, score) for row, score in found if row not in exact]
+        # Never fewer than are fused: the lift hangs on the last of them, and must not hang on topk.
+        found = self._ranker.rank(question, named.ranges, max(k, NUM_CANDIDATES))
+        return [one for one in found if one.row not in exact]
 
-    def _exact_hits(self, query: _Query, rows: Sequence[int], score: float) -> list[Hit]:
+    def _exact_hits(self, question: Question, rows: Sequence[int], score: float) -> list[Hit]:
         if not rows:
             return []
-        lexical = dict(self._lexical(query, [(row, row + 1) for row in sorted(rows)], len(rows)))
-        return [
-            Hit(row, score, ({"lexical": lexical[row]} if row in lexical else {}) | {"exact": 1.0})
-            for row in rows
-        ]
+        ranges = [(row, row + 1) for row in sorted(rows)]
+        stages = {one.row: one.stages for one in self._ranker.rank(question, ranges, len(rows))}
+        return [Hit(row, score, stages.get(row, {}) | {"exact": 1.0}) for row in rows]
 
-    def _lexical(self, query: _Query, ranges: Ranges, k: int) -> list[tuple[int, float]]:
-        rows, scores = self._searcher.search(query.text, ranges, k, query.expansions)
-        return list(zip(rows.tolist(), scores.tolist(), strict=True))
+
+def _lift(law: Sequence[Candidate], found: Sequence[Candidate]) -> float:
+    """By how much the law tier rises, so that its last is not below the best of the whole scope."""
+    return found[0].score - min(0.0, law[-1].score) if law and found else 0.0

@@ -9,7 +9,6 @@ from typing import Any
 
 from cg_rag import prompts
 from cg_rag.index.library import ScopeState, Snapshot
-from cg_rag.index.retriever import Retriever
 from cg_rag.modes.retrieve import get_usable_scope
 from cg_rag.modes.services import Services
 
@@ -79,7 +78,7 @@ def resident_bytes() -> int:
 
 def _scope_numbers(state: ScopeState) -> dict[str, Any]:
     return {
-        "retrieval_method": Retriever.retrieval_method,
+        "retrieval_method": state.method,
         "num_docs": state.scope.num_docs,
         "fingerprint": state.fingerprint,
     }

@@ -86,7 +86,7 @@ async def retrieve(
         body["debug"] = {
             "normalised_query": result.query,
             "expansions": list(result.expansions),
-            "retrieval_method": retriever.retrieval_method,
+            "retrieval_method": state.method,
             "fingerprint": state.fingerprint,
             "timings_ms": result.timings_ms,
         }

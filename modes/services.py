@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable
-from concurrent.futures import Executor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import numpy as np
+from pydantic import SecretStr
 
 from cg_rag.core.cache import Cache
 from cg_rag.core.capacity import Limiter
-from cg_rag.core.config import Settings
-from cg_rag.index.library import IndexLibrary
+from cg_rag.core.embeddings import BlockingEmbeddings, EmbeddingsSettings
+from cg_rag.core.settings import EmbeddingSettings, Settings
+from cg_rag.core.upstream_errors import UpstreamError
+from cg_rag.index.corpus import Selector
+from cg_rag.index.embedder import CallableEmbedder, Embedder, OnnxEmbedder
+from cg_rag.index.library import IndexLibrary, Profile, RankingOptions
+from cg_rag.index.model_errors import ModelFailed
+from cg_rag.index.models import E5_SMALL_ZH
 from cg_rag.index.retriever import SearchResult
 from cg_rag.prompts import Mismatch
 
@@ -41,3 +50,74 @@ class Services:
         except asyncio.CancelledError:
             await asyncio.wait([future])
             raise
+
+
+def make_library(settings: Settings) -> IndexLibrary:
+    """The index that `settings` name, not opened yet."""
+    profiles = {}
+    for name, profile in settings.profiles.items():
+        include = profile.include
+        selectors = (
+            (Selector(),) if include == "all" else tuple(Selector(**entry.model_dump()) for entry in include)
+        )
+        profiles[name] = Profile(profile.label, selectors, profile.retrieval_method == "lexical")
+    retrieval = settings.retrieval
+    options = RankingOptions(
+        retrieval.min_score, retrieval.degrade, retrieval.dense_weight, settings.index.kernel
+    )
+    return IndexLibrary(settings.index.dir, profiles, options, lambda: make_embedder(settings))
+
+
+def make_embedder(settings: Settings) -> Embedder | None:
+    """The embedding model of `settings`, opened (70 ms for the bundled one); None for provider `none`.
+
+    Raises ModelMissing, ModelInvalid.
+    """
+    embedding = settings.embedding
+    if embedding.provider == "none":
+        return None
+    if embedding.provider == "http":
+        return _make_http_embedder(embedding)
+    return OnnxEmbedder(embedding.model_dir or E5_SMALL_ZH, embedding.threads)
+
+
+def _make_http_embedder(embedding: EmbeddingSettings) -> Embedder:
+    client = BlockingEmbeddings(
+        EmbeddingsSettings(
+            embedding.endpoint,
+            embedding.model,
+            embedding.api_key or SecretStr(""),
+            embedding.timeout_seconds,
+        )
+    )
+
+    def call(texts: list[str]) -> Any:
+        try:
+            return np.array(client(texts), dtype=np.float32)
+        except UpstreamError as error:
+            raise ModelFailed(embedding.model, str(error)) from error
+
+    return CallableEmbedder(
+        call,
+        name=embedding.model,
+        dim=embedding.dim,
+        query_template=embedding.query_template,
+        passage_template=embedding.passage_template,
+        batch=embedding.batch,
+    )
+
+
+def make_services(settings: Settings, prompt_mismatches: Sequence[Mismatch] = ()) -> Services:
+    """Everything that modes use, from settings alone. Opens nothing."""
+    wait = settings.capacity.wait_timeout_seconds
+    return Services(
+        settings=settings,
+        library=make_library(settings),
+        # As many as may search at once: those who wait for the scan of others share the next one.
+        threads=ThreadPoolExecutor(settings.capacity.retrieval.max, thread_name_prefix="retrieval"),
+        retrieval_slots=Limiter("retrieval", settings.capacity.retrieval.max, wait),
+        generation_slots=Limiter("generation", settings.capacity.generation.max, wait),
+        body_bytes=Limiter("request_body", settings.server.max_inflight_body_bytes, wait),
+        retrieval_cache=Cache(settings.cache.max_bytes, settings.cache.ttl_seconds),
+        prompt_mismatches=tuple(prompt_mismatches),
+    )

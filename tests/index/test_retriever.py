@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
@@ -14,6 +14,7 @@ from cg_rag.index.corpus import Article, LawRun, Scope
 from cg_rag.index.errors import ScopeUnknown
 from cg_rag.index.lexical import LexicalArrays, LexicalSearcher
 from cg_rag.index.numerals import lookup_keys
+from cg_rag.index.ranking import Ranker
 from cg_rag.index.retriever import Retriever, SearchResult
 
 SAFETY = "中华人民共和国安全生产法"
@@ -77,7 +78,13 @@ SCOPES = {
     "usual": Scope("usual", ((3, 6), (9, 11))),
     "empty": Scope("empty", ()),
 }
-RETRIEVER = Retriever(INDEX, SCOPES)
+
+
+def by_words(index: MemoryIndex, scopes: Mapping[str, Scope], min_score: float | None = None) -> Retriever:
+    return Retriever(index, scopes, Ranker(index.lexical, None, min_score=min_score))
+
+
+RETRIEVER = by_words(INDEX, SCOPES)
 PIECES = [
     "《安全生产法》",
     "安全生产法",
@@ -166,7 +173,7 @@ def test_an_article_that_the_law_does_not_have_leaves_the_law_first() -> None:
 
 
 def test_min_score_cuts_only_the_lexical_tier() -> None:
-    strict = Retriever(INDEX, SCOPES, min_score=1e9)
+    strict = by_words(INDEX, SCOPES, min_score=1e9)
     result = strict.search("建筑法第七条 施工许可证 脚手架", "full", NUM_ROWS)
     assert [tier(hit.stages) for hit in result.hits] == [0, 1, 1]
     assert strict.search("脚手架", "full", 5).hits == []
@@ -174,7 +181,7 @@ def test_min_score_cuts_only_the_lexical_tier() -> None:
 
 def test_min_score_keeps_what_reaches_it() -> None:
     best = RETRIEVER.search("脚手架 检查", "full", 1).hits[0].score
-    kept = Retriever(INDEX, SCOPES, min_score=best).search("脚手架 检查", "full", 5)
+    kept = by_words(INDEX, SCOPES, min_score=best).search("脚手架 检查", "full", 5)
     assert [hit.score for hit in kept.hits] == [best]
 
 
@@ -200,7 +207,7 @@ def test_the_query_comes_back_normalised_and_every_stage_is_timed() -> None:
 
 def test_only_the_articles_of_the_answer_are_read() -> None:
     index = MemoryIndex([("main", name, law) for name, law in LAWS.items()])
-    result = Retriever(index, SCOPES).search("安全生产法第二十八条 施工许可证", "full", 3)
+    result = by_words(index, SCOPES).search("安全生产法第二十八条 施工许可证", "full", 3)
     assert index.rows_read == [hit.row for hit in result.hits]
 
 
@@ -247,7 +254,7 @@ def test_an_added_word_never_names_a_law() -> None:
     index = MemoryIndex(
         [("a", "塔式起重机", [("第一条", "塔式起重机应当检查。")]), ("a", "办法", [("第一条", "塔机。")])]
     )
-    retriever = Retriever(index, {"full": Scope("full", ((0, 2),))})
+    retriever = by_words(index, {"full": Scope("full", ((0, 2),))})
     written, added = (retriever.search(query, "full", 2) for query in ("《塔式起重机》", "塔机"))
     assert "law" in written.hits[0].stages
     assert added.expansions[0] == "塔式起重机"

@@ -14,6 +14,7 @@ import pytest
 
 from cg_rag.index.build import SourceSpec, build_index
 from cg_rag.index.corpus import Selector, resolve_scope
+from cg_rag.index.ranking import Ranker
 from cg_rag.index.retriever import Retriever
 from cg_rag.index.store import IndexReader
 
@@ -112,7 +113,8 @@ def retriever(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Retriever]:
     specs = [SourceSpec(SAMPLE / name, f"sample-{name.split('.')[0]}", ("sample",)) for name in FILES]
     build_index(specs, index_dir, None)
     reader = IndexReader.open(index_dir)
-    yield Retriever(reader, {"full": resolve_scope("full", [Selector()], reader.runs)})
+    scopes = {"full": resolve_scope("full", [Selector()], reader.runs)}
+    yield Retriever(reader, scopes, Ranker(reader.lexical, None))
     reader.close()
 
 

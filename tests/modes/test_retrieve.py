@@ -14,10 +14,10 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from cg_rag import build_app, make_services
 from cg_rag.core.config import load
 from cg_rag.core.connection import make_runner
-from cg_rag.modes.services import Services
+from cg_rag.modes.http_app import build_app
+from cg_rag.modes.services import Services, make_services
 from tests.conftest import PROFILES
 
 
@@ -27,7 +27,10 @@ class Held:
     def __init__(self, services: Services) -> None:
         self.release = threading.Event()
         self.services = services
-        self._futures = [services.threads.submit(self.release.wait, 30) for _ in range(os.cpu_count() or 1)]
+        self._futures = [
+            services.threads.submit(self.release.wait, 30)
+            for _ in range(services.settings.capacity.retrieval.max)
+        ]
 
 
 @pytest.fixture
@@ -41,7 +44,7 @@ async def start(small_index: Path, tmp_path: Path) -> AsyncIterator[Callable[...
             f"cg_rag:\n  index: {{dir: '{index_dir}', poll_seconds: 0}}\n{PROFILES}{settings}", "utf-8"
         )
         services = make_services(load(config, {}).settings)
-        runner = make_runner(build_app(services), header_timeout_seconds=5, write_timeout_seconds=5)
+        runner = make_runner(build_app(services, "0"), header_timeout_seconds=5, write_timeout_seconds=5)
         runners.append(runner)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()

@@ -1,0 +1,210 @@
+"""Vectors in the service: fused answers, what happens without them, the same list under load. In this process, with the
+bundled model over a small index."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from cg_rag.core.config import load
+from cg_rag.core.connection import make_runner
+from cg_rag.index.build import SourceSpec, build_index
+from cg_rag.index.embedder import OnnxEmbedder
+from cg_rag.index.models import E5_SMALL_ZH
+from cg_rag.modes.http_app import build_app
+from cg_rag.modes.services import Services, make_services
+
+SAMPLE = Path(__file__).resolve().parent.parent.parent / "index" / "sample"
+
+
+@pytest.fixture(scope="module")
+def vector_index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundled standards (71 articles) with vectors. Not to be changed: copy it first."""
+    index_dir = tmp_path_factory.mktemp("vectors") / "index"
+    spec = SourceSpec(SAMPLE / "standards.jsonl", "standards", ())
+    build_index([spec], index_dir, None, embedder=OnnxEmbedder(E5_SMALL_ZH))
+    return index_dir
+
+
+@pytest.fixture
+async def start(vector_index: Path, tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
+    runners: list[web.AppRunner] = []
+
+    async def begin(settings: str = "", index_dir: Path = vector_index) -> tuple[Services, str]:
+        config = tmp_path / "config.yaml"
+        config.write_text(f"cg_rag:\n  index: {{dir: '{index_dir}', poll_seconds: 0}}\n{settings}", "utf-8")
+        services = make_services(load(config, {}).settings)
+        runner = make_runner(build_app(services, "0"), header_timeout_seconds=5, write_timeout_seconds=5)
+        runners.append(runner)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        async with asyncio.timeout(30):
+            while services.library.snapshot.state == "loading":
+                await asyncio.sleep(0.01)
+        return services, f"http://127.0.0.1:{runner.addresses[0][1]}/cg-rag"
+
+    yield begin
+    for runner in runners:
+        await runner.cleanup()
+
+
+async def ask(url: str, query: str, **fields: Any) -> tuple[int, dict[str, Any]]:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{url}/retrieve-rerank", json={"query": query, **fields}) as response,
+    ):
+        return response.status, await response.json()
+
+
+async def health(url: str) -> dict[str, Any]:
+    async with aiohttp.ClientSession() as session, session.get(f"{url}/health") as response:
+        body: dict[str, Any] = await response.json()
+        return body
+
+
+async def test_answer_is_found_by_meaning_and_shows_both_scores(start: Callable[..., Any]) -> None:
+    _, url = await start()
+    status, body = await ask(url, "洞口边上没有装栏杆", include_debug=True, topk=3)
+    assert status == 200
+    stages = body["retrieval_docs"][0]["debug"]["stages"]
+    assert 0.5 < stages["dense"] <= 1
+    assert "fused" in stages
+    assert body["debug"]["retrieval_method"] == "e5-small-zh"
+    assert {"embed_ms", "dense_ms", "lexical_ms"} <= body["runtime_stats"].keys()
+    assert body["warnings"] == []
+    described = (await health(url))["index"]
+    assert (described["embedding_model"], described["dim"], described["dtype"]) == (
+        "e5-small-zh",
+        384,
+        "int8+int16",
+    )
+
+
+async def test_scores_never_rise_and_depth_does_not_move_an_article(start: Callable[..., Any]) -> None:
+    _, url = await start()
+    short = (await ask(url, "配电箱和开关箱的距离", topk=5))[1]["retrieval_docs"]
+    long = (await ask(url, "配电箱和开关箱的距离", topk=200))[1]["retrieval_docs"]
+    assert [one["doc_id"] for one in long[:5]] == [one["doc_id"] for one in short]
+    assert len(long) == 71
+    scores = [one["score"] for one in long]
+    assert scores == sorted(scores, reverse=True)
+    assert len({one["doc_id"] for one in long}) == 71
+
+
+async def test_named_article_comes_first_also_with_vectors(start: Callable[..., Any]) -> None:
+    _, url = await start()
+    body = (await ask(url, "Q/YANGLI101-2025 3.0.1"))[1]
+    assert body["retrieval_docs"][0]["article_number"].startswith("3.0.1")
+    assert "Q/YANGLI101" in body["retrieval_docs"][0]["law_name"]
+
+
+async def test_same_list_alone_and_among_32(start: Callable[..., Any]) -> None:
+    _, url = await start("  cache: {max_bytes: 0}\n  capacity: {retrieval: {max: 32}}\n")
+    queries = [f"第{number}次检查脚手架、配电箱和吊篮" for number in range(32)]
+    alone = [(await ask(url, query))[1]["retrieval_docs"] for query in queries]
+    together = await asyncio.gather(*(ask(url, query) for query in queries))
+    assert [body["retrieval_docs"] for _, body in together] == alone
+
+
+async def test_scope_may_be_searched_by_words_only(start: Callable[..., Any]) -> None:
+    profiles = "  profiles: {full: {label: 全库, include: all}, plain: {label: 字面, include: all, retrieval_method: lexical}}\n"
+    _, url = await start(profiles)
+    body = (await ask(url, "脚手架", scope="plain", include_debug=True))[1]
+    assert body["debug"]["retrieval_method"] == "lexical"
+    assert "dense" not in body["retrieval_docs"][0]["debug"]["stages"]
+    assert body["warnings"] == []
+
+
+async def test_min_score_is_a_cosine_where_there_are_vectors(start: Callable[..., Any]) -> None:
+    _, url = await start("  retrieval: {min_score: 0.99}\n")
+    assert (await ask(url, "今天天气不错"))[1]["num_docs"] == 0
+
+
+async def test_missing_model_degrades_with_a_warning_and_nothing_is_cached(
+    start: Callable[..., Any], tmp_path: Path
+) -> None:
+    services, url = await start(f"  embedding: {{model_dir: '{tmp_path / 'none'}'}}\n")
+    status, body = await ask(url, "脚手架")
+    assert (status, body["warnings"]) == (200, ["向量检索暂不可用，本次只按字面检索。"])
+    assert services.retrieval_cache.snapshot()["entries"] == 0
+    described = (await health(url))["index"]
+    assert described["state"] == "degraded"
+    assert "嵌入模型无法使用" in described["faults"][0]
+
+
+async def test_missing_model_without_degrade_is_index_not_ready(
+    start: Callable[..., Any], tmp_path: Path
+) -> None:
+    _, url = await start(
+        f"  embedding: {{model_dir: '{tmp_path / 'none'}'}}\n  retrieval: {{degrade: false}}\n"
+    )
+    status, body = await ask(url, "脚手架")
+    assert (status, body["error"]["code"]) == (503, "index.not_ready")
+
+
+class Broken:
+    """An embedder whose queries fail; everything else is the real one."""
+
+    def __init__(self, real: OnnxEmbedder) -> None:
+        self._real = real
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def embed_query(self, text: str, cancel: object = None) -> Any:
+        raise OSError("the model's file system is gone")
+
+
+@pytest.mark.parametrize("degrade", [True, False])
+async def test_failing_embedder_degrades_or_fails_as_configured(
+    vector_index: Path, start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, degrade: bool
+) -> None:
+    monkeypatch.setattr("cg_rag.modes.services.OnnxEmbedder", lambda *args: Broken(OnnxEmbedder(E5_SMALL_ZH)))
+    services, url = await start(f"  retrieval: {{degrade: {str(degrade).lower()}}}\n")
+    status, body = await ask(url, "脚手架")
+    if degrade:
+        assert (status, body["warnings"]) == (200, ["向量检索暂不可用，本次只按字面检索。"])
+    else:
+        assert (status, body["error"]["code"]) == (502, "retrieval.failed")
+    assert services.retrieval_slots.in_use == 0
+    assert services.retrieval_cache.snapshot()["entries"] == 0
+
+
+async def test_index_of_another_model_is_refused_with_both_names(
+    vector_index: Path, start: Callable[..., Any], tmp_path: Path
+) -> None:
+    import json
+
+    model = tmp_path / "model"
+    shutil.copytree(E5_SMALL_ZH, model)
+    described = json.loads((model / "cg_rag_model.json").read_text("utf-8"))
+    described["max_tokens"] = 100
+    described["name"] = "other-model"
+    (model / "cg_rag_model.json").write_text(json.dumps(described), "utf-8")
+    _, url = await start(f"  embedding: {{model_dir: '{model}'}}\n")
+    fault = (await health(url))["index"]["faults"][0]
+    assert "e5-small-zh" in fault
+    assert "other-model" in fault
+    assert (await ask(url, "脚手架"))[1]["warnings"] == ["向量检索暂不可用，本次只按字面检索。"]
+
+
+async def test_flipped_byte_in_a_vector_file_takes_its_scope_down(
+    vector_index: Path, start: Callable[..., Any], tmp_path: Path
+) -> None:
+    index_dir = tmp_path / "index"
+    shutil.copytree(vector_index, index_dir)
+    scan = next(index_dir.glob("*/scan.i8"))
+    data = bytearray(scan.read_bytes())
+    data[0] ^= 1
+    scan.write_bytes(bytes(data))
+    _, url = await start(index_dir=index_dir)
+    status, body = await ask(url, "脚手架")
+    assert (status, body["error"]["code"]) == (503, "index.not_ready")
+    assert "scan.i8" in (await health(url))["index"]["faults"][0]
