@@ -45,6 +45,7 @@ def run_server(
     """
     from cg_rag import prompts
     from cg_rag.core.log import log_event, setup_logging
+    from cg_rag.core.memory import share_arenas
     from cg_rag.core.serving import run_app
     from cg_rag.index.store import remove_leftovers
     from cg_rag.modes.http_app import build_app, running_beside
@@ -52,6 +53,7 @@ def run_server(
 
     settings = loaded.settings
     setup_logging(settings.log.level, settings.log.format)
+    share_arenas()
     for warning in loaded.warnings:
         log_event(logging.WARNING, "config_warning", warning=warning)
     mismatches = prompts.verify()

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from cg_rag import prompts
+from cg_rag.core.memory import resident_bytes
 from cg_rag.index.library import ScopeState, Snapshot
 from cg_rag.modes.retrieve import get_usable_scope
 from cg_rag.modes.services import Services
 
 SERVICE_NAME = "CG_RAG"
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def health(services: Services, version: str, started_at: float, with_counts: bool) -> dict[str, Any]:
@@ -68,12 +67,6 @@ def profiles(services: Services) -> dict[str, Any]:
             for name, profile in services.library.profiles.items()
         },
     }
-
-
-def resident_bytes() -> int:
-    """Resident memory of this process, from the kernel."""
-    with open("/proc/self/statm", "rb") as file:
-        return int(file.read().split()[1]) * _PAGE_BYTES
 
 
 def _scope_numbers(state: ScopeState) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from aiohttp import web
 from cg_rag.core.body import read_json_object
 from cg_rag.core.events import drain
 from cg_rag.core.log import log_event, logger
+from cg_rag.core.memory import give_back
 from cg_rag.core.openapi import Route, build_openapi
 from cg_rag.core.requests import parse_request
 from cg_rag.core.web import (
@@ -172,6 +173,7 @@ def _following_index(services: Services) -> Callable[[web.Application], AsyncIte
 
 async def _follow_index(services: Services, stopping: threading.Event) -> None:
     poll_seconds = services.settings.index.poll_seconds
+    searches = -1
     while True:
         try:
             refresh = await asyncio.to_thread(services.library.refresh, stopping.is_set)
@@ -186,6 +188,12 @@ async def _follow_index(services: Services, stopping: threading.Event) -> None:
             event = "index_loaded" if refresh.adopted else "index_refused"
             fingerprint = outcome.reader.fingerprint if outcome.reader else ""
             log_event(logging.INFO, event, state=outcome.state, fingerprint=fingerprint)
+        # Between two looks nobody asked anything new: quiet enough to tidy up after those before.
+        if refresh is not None or (
+            searches != services.retrieval_cache.misses and not services.retrieval_slots.in_use
+        ):
+            searches = services.retrieval_cache.misses
+            await asyncio.to_thread(give_back)
         if not poll_seconds:
             return
         await asyncio.sleep(poll_seconds)
