@@ -262,7 +262,7 @@ class _Build:
 
     def _write(self, spool: Spool, entries: Sequence[Mapping[str, Any]]) -> None:
         self._make_vectors(spool)
-        self.progress.start("建立词汇索引", len(spool))
+        self.progress.start("建立字面索引", len(spool))
         lexical = LexicalArrays.build(self._texts(spool))
         self.progress.finish()
         self.progress.start("写入", len(spool))

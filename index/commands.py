@@ -45,7 +45,7 @@ def add_build_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--skip-invalid", action="store_true", help="跳过不合要求的行并列出，而不是停止")
     parser.add_argument("--force", action="store_true", help="来源未变也全部重新读取，向量全部重新生成")
-    parser.add_argument("--no-vectors", action="store_true", help="不生成向量，只供词汇检索")
+    parser.add_argument("--no-vectors", action="store_true", help="不生成向量，只供字面检索")
     _add_json_argument(parser)
 
 
@@ -205,7 +205,7 @@ def _print_info(info: dict[str, Any]) -> None:
     print(f"向量：{_describe_vectors(info['embedding'])}；标签：{'、'.join(info['tags']) or '无'}")
     parts = {name: _size(num_bytes) for name, num_bytes in info["bytes_of_parts"].items()}
     print(
-        f"文件：条文 {parts['articles']}，词汇索引 {parts['lexical']}，"
+        f"文件：条文 {parts['articles']}，字面索引 {parts['lexical']}，"
         f"向量扫描 {parts['scan']}，完整向量 {parts['full']}"
     )
     for corpus in info["corpora"]:

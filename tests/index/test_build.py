@@ -557,7 +557,7 @@ def test_progress_is_drawn_on_a_terminal_and_sparingly(index_dir: Path, tmp_path
     terminal = Terminal()
     build_index([SourceSpec(laws, "laws", ())], index_dir, TerminalProgress(terminal))
     text = terminal.getvalue()
-    for label in ("读取 laws 500", "建立词汇索引", "写入", "500/500 100%"):
+    for label in ("读取 laws 500", "建立字面索引", "写入", "500/500 100%"):
         assert label in text
     assert text.count("\r") < 60
 
