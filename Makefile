@@ -1,7 +1,7 @@
 PYTHON ?= .venv/bin/python
 STAGE := build/stage
 
-.PHONY: setup check format test test-long soak bench pins wheel stage types clean
+.PHONY: setup check format test test-long soak bench bench-peers pins wheel stage types clean
 
 setup:            ## virtual environment with everything the checks need
 	python3 -m venv .venv
@@ -40,6 +40,9 @@ soak:             ## minutes of load
 
 bench:            ## measures against the data beside the project; skips what is absent
 	$(PYTHON) -m pytest -m 'bench' -s
+
+bench-peers:      ## retrieval beside its peers (extra bench): make bench-peers INDEX=DIR LARGE=DIR QUESTIONS=FILE
+	$(PYTHON) tests/bench/retrieval.py --index-dir $(INDEX) --large-index-dir $(LARGE) --questions $(QUESTIONS) --details
 
 pins:             ## take prompts/ as it is for reviewed; review the diff of pins.json
 	$(PYTHON) -c 'from cg_rag.prompts import write_pins; write_pins()'

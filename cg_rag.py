@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from cg_rag.core.config import Loaded
+    from cg_rag.index.embedder import Embedder
 
 __version__ = "0.1.0"
 
@@ -38,10 +39,12 @@ def run_server(
     loaded: Loaded,
     announce: Callable[[str], None] = lambda url: None,
     beside: Callable[[Callable[[], bool]], None] | None = None,
+    embedder: Embedder | None = None,
 ) -> int:
     """Logging, pins and leftovers first, then serve until a signal comes. Returns the exit code.
 
     `beside` is work for a thread of its own while the service runs; it is handed a function that says when to stop.
+    `embedder` is the embedding model when it is open already.
     """
     from cg_rag import prompts
     from cg_rag.core.log import log_event, setup_logging
@@ -68,7 +71,7 @@ def run_server(
         log_event(logging.INFO, "leftover_removed", name=name)
 
     def make_app() -> web.Application:
-        app = build_app(make_services(settings, mismatches), __version__)
+        app = build_app(make_services(settings, mismatches, embedder), __version__)
         if beside is not None:
             app.cleanup_ctx.append(running_beside(beside))
         return app
@@ -126,6 +129,7 @@ def _run_demo(args: argparse.Namespace) -> int:
     from cg_rag.core.settings import default_index_dir
     from cg_rag.index.demo import DEMO_PROFILES, demo_variant, prepare_demo
     from cg_rag.index.errors import IndexLibraryError, SourceInvalid
+    from cg_rag.index.model_errors import Cancelled
     from cg_rag.index.progress import TerminalProgress
     from cg_rag.modes.services import make_embedder
 
@@ -163,9 +167,14 @@ def _run_demo(args: argparse.Namespace) -> int:
 
     def add_vectors(should_stop: Callable[[], bool]) -> None:
         assert embedder is not None
-        demo.add_vectors(embedder, lambda text: print(text, flush=True), should_stop)
+        try:
+            demo.add_vectors(embedder, lambda text: print(text, flush=True), should_stop)
+        except Cancelled:
+            return
+        except IndexLibraryError as error:
+            print(f"向量没有生成：{error}。继续按字面检索，重新启动 demo 会接着生成。", flush=True)
 
-    return run_server(loaded, announce, add_vectors if demo.lacks_vectors else None)
+    return run_server(loaded, announce, add_vectors if demo.lacks_vectors else None, embedder)
 
 
 def _index_dir_argument(parser: argparse.ArgumentParser) -> None:

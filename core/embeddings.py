@@ -14,10 +14,11 @@ import math
 import random
 import threading
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import count
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -162,6 +163,25 @@ class EmbeddingsClient:
         await asyncio.sleep(wait)
 
 
+class Stopper(Protocol):
+    """A cancel token: within `watch`, cancelling sets `terminate` of what it was handed."""
+
+    def watch(self, running: Any) -> AbstractContextManager[None]: ...
+
+
+class _Request:
+    """What a cancel token stops: setting `terminate` cancels the call."""
+
+    def __init__(self, call: concurrent.futures.Future[list[list[float]]]) -> None:
+        self._call = call
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name == "terminate" and value:
+            self._call.cancel()
+        else:
+            object.__setattr__(self, name, value)
+
+
 class BlockingEmbeddings:
     """`EmbeddingsClient` as a function for many threads at once, with a loop and a session of its own.
 
@@ -177,17 +197,18 @@ class BlockingEmbeddings:
         self._session: aiohttp.ClientSession | None = None
         self._is_closed = False
 
-    def __call__(self, texts: list[str]) -> list[list[float]]:
+    def __call__(self, texts: list[str], token: Stopper | None = None) -> list[list[float]]:
         """What `EmbeddingsClient.embed` gives and raises; an UpstreamUnreachable once closed.
 
         The request id of the calling context goes along. KeyboardInterrupt and the like, raised in the waiting
-        thread, cancel the request.
+        thread, cancel the request; so does `token`, from any thread.
         """
         if not texts:
             return []
         call = self._submit(texts)
         try:
-            return call.result()
+            with token.watch(_Request(call)) if token is not None else nullcontext():
+                return call.result()
         except concurrent.futures.CancelledError:
             raise UpstreamUnreachable("disconnected") from None
         except BaseException:

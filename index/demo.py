@@ -138,7 +138,9 @@ def _has_vectors(index_dir: Path, embedder: Embedder) -> bool:
         return False
     embedding = reader.manifest["embedding"]
     reader.close()
-    return embedding is not None and embedding["fingerprint"] == embedder.fingerprint
+    return embedding is not None and (
+        (embedding["fingerprint"], embedding["kernel_class"]) == (embedder.fingerprint, embedder.kernel_class)
+    )
 
 
 def _check_own(index_dir: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 
 from cg_rag.index.embedder import Embedder
+from cg_rag.index.errors import IndexLibraryError
 from cg_rag.index.library import EMPTY_SCOPE, IndexLibrary, Snapshot
 from cg_rag.index.store import IndexReader
 
@@ -42,7 +43,9 @@ def check_index(library: IndexLibrary, active_scope: str) -> list[IndexFinding]:
         findings.append(IndexFinding("ok", "索引", message))
     findings += _check_vectors(library, snapshot)
     findings += [
-        IndexFinding("error", "索引", fault, REBUILD) for fault in snapshot.faults if EMPTY_SCOPE not in fault
+        IndexFinding("error", "索引", fault, REBUILD)
+        for fault in snapshot.faults
+        if EMPTY_SCOPE not in fault and fault != snapshot.vector_fault
     ]
     for name, state in snapshot.scopes.items():
         if not state.fault:
@@ -60,19 +63,31 @@ def _check_vectors(library: IndexLibrary, snapshot: Snapshot) -> list[IndexFindi
     reader, embedder = snapshot.reader, library.embedder
     if reader is None or reader.vectors is None:
         return [IndexFinding("ok", "向量", "索引没有向量，只按字面检索")] if reader is not None else []
+    if snapshot.vector_fault:
+        remedy = (
+            REBUILD
+            if embedder is not None
+            else "检查 embedding.model_dir（或 endpoint），使其与构建时的模型一致"
+        )
+        return [IndexFinding("error", "向量", snapshot.vector_fault, remedy)]
     if embedder is None:
         return [IndexFinding("ok", "向量", "embedding.provider 为 none，只按字面检索")]
     recorded = reader.manifest["embedding"]
-    if recorded["fingerprint"] != embedder.fingerprint:
-        return []  # said among the faults, with both names
-    cosine = min_cosine(reader, embedder)
+    try:
+        cosine = min_cosine(reader, embedder)
+    except (IndexLibraryError, OSError, ValueError) as error:
+        return [
+            IndexFinding(
+                "error", "向量", f"嵌入模型无法使用：{error}", "检查 embedding.model_dir 或 endpoint"
+            )
+        ]
     message = (
         f"{recorded['model']}，{recorded['dim']} 维，重新嵌入 {min(NUM_REEMBEDDED, reader.num_docs)} 条条文，"
         f"余弦相似度最低 {cosine:.4f}（构建于 {recorded['kernel_class']}，本机为 {embedder.kernel_class}）"
     )
     if cosine < MIN_COSINE:
         return [IndexFinding("error", "向量", message, "在本机运行 cg-rag index build --force 重新生成向量")]
-    return [IndexFinding("ok", "向量", message)]
+    return [IndexFinding("ok", "向量", f"{message}；计算核 {snapshot.kernel}")]
 
 
 def min_cosine(reader: IndexReader, embedder: Embedder) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -20,7 +21,7 @@ from cg_rag.index.corpus import Article
 from cg_rag.index.external_data import list_external_files
 from cg_rag.index.model_errors import Cancelled, ModelFailed, ModelInvalid
 from cg_rag.index.model_folder import FINGERPRINT_CHARS, SETTINGS_FILE, ModelFolder, Template, parse_settings
-from cg_rag.index.onnx import Array, CancelToken, OnnxSession, kernel_class
+from cg_rag.index.onnx import Array, CancelToken, OnnxSession, kernel_class, runtime_version
 from cg_rag.index.tokenizer import ModelTokenizer
 
 Vector = np.ndarray[Any, np.dtype[np.float32]]
@@ -32,6 +33,10 @@ TEXT_VERSION = (
 QUERY_NAMES = ("text", "instruction")
 ARTICLE_NAMES = ("law_name", "short_law_name", "article_number", "contents")
 STATE_PREFIX = "中华人民共和国"  # 12 of the 20 tokens of a law's name, the same for every statute
+
+
+# What common chat and embedding models take for control; broken by a blank after its first character.
+_CONTROL = re.compile(r"<\|[^|<>]{1,40}\|>|</?s>|\[(?:CLS|SEP|MASK|PAD|UNK)\]")
 
 
 class Embedder(Protocol):
@@ -131,7 +136,8 @@ class OnnxEmbedder:
         self.name = self.settings.name
         self.dim = self.settings.mrl_dim or self.settings.dim
         self.fingerprint = _fingerprint("onnx", folder.fingerprint)
-        self.kernel_class = kernel_class()
+        # Another release of the runtime rounds otherwise too (cosine 0.998): its vectors are not mixed either.
+        self.kernel_class = f"{kernel_class()}/ort-{runtime_version()}"
         self._templates = Templates.parse(self.settings.query_template, self.settings.passage_template)
         self._tokenizer = ModelTokenizer(tokenizer, self.settings.max_tokens, self.settings.eos)
         self._session = OnnxSession(model, threads=threads)
@@ -239,7 +245,8 @@ class CallableEmbedder:
         return _in_batches(map(self.article_text, articles), self._batch, self._embed, progress, should_stop)
 
     def _clean(self, text: str) -> str:
-        return text[: self._max_chars]
+        # Servers tokenise these as control tokens; what an article or a question says must stay text.
+        return _CONTROL.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text[: self._max_chars])
 
     def _embed(self, texts: Sequence[str]) -> Array:
         return finish(np.asarray(self._call(list(texts))), len(texts), self.dim, True, self.name)

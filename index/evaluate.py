@@ -105,6 +105,9 @@ def _measure(
     questions = read_questions(Path(args.file))
     library.refresh()
     states = [_usable_scope(library, name) for name in dict.fromkeys(args.scope or [active_scope])]
+    if library.snapshot.vector_fault:
+        # Measured without them, the numbers would pass for those of the index as it was built.
+        raise _Unusable(library.snapshot.vector_fault, 1)
     reader, retriever = library.snapshot.reader, library.snapshot.retriever
     assert reader is not None
     assert retriever is not None

@@ -321,12 +321,13 @@ def _top(scores: NDArray[np.float64], k: int) -> NDArray[np.int64]:
     The k-th highest of the maxima of disjoint groups is a bound that k scores reach: what is below it is out.
     """
     whole = len(scores) // _BLOCK
-    found = np.flatnonzero(scores)
     if whole > k:
         # Row i + j * whole for all j: a maximum over columns runs in whole vectors, one over rows does not.
         maxima = scores[: whole * _BLOCK].reshape(_BLOCK, whole).max(axis=0)
         bound = np.partition(maxima, whole - k)[whole - k]
         found = np.flatnonzero(scores >= max(bound, 1.0))
+    else:
+        found = np.flatnonzero(scores)
     values = scores[found]
     if len(found) > 4 * k:
         bound = np.partition(values, len(values) - k)[len(values) - k]

@@ -74,6 +74,10 @@ class Snapshot:
     retriever: Retriever | None = None
     scopes: Mapping[str, ScopeState] = field(default_factory=dict)
     faults: tuple[str, ...] = ()
+    vector_fault: str = ""
+    """Why an index with vectors is searched by words only; among `faults` too."""
+    kernel: str = ""
+    """Which kernel scans the vectors, with the reason in brackets where it is not the one asked for."""
 
     def get_scope(self, name: str) -> ScopeState:
         """The state of a scope; raises ScopeUnknown."""
@@ -211,7 +215,7 @@ class IndexLibrary:
         }
         usable = {name: state.scope for name, state in scopes.items() if not state.fault}
         if not usable:
-            return Snapshot("degraded", reader, None, scopes, tuple(faults))
+            return Snapshot("degraded", reader, None, scopes, tuple(faults), fault)
         options = self._options
         ranker = Ranker(
             reader.lexical,
@@ -222,7 +226,8 @@ class IndexLibrary:
         )
         by_words = frozenset(name for name, profile in self.profiles.items() if profile.by_words_only)
         retriever = Retriever(reader, usable, ranker, by_words, vectors is None and bool(fault))
-        return Snapshot("degraded" if faults else "ready", reader, retriever, scopes, tuple(faults))
+        state: State = "degraded" if faults else "ready"
+        return Snapshot(state, reader, retriever, scopes, tuple(faults), fault, _kernel(vectors))
 
     def _open_vectors(self, reader: IndexReader) -> tuple[VectorStage | None, str]:
         """The dense stage, and a sentence when it should be there and cannot. An index without vectors is no fault."""
@@ -267,6 +272,12 @@ class IndexLibrary:
 
     def _all_broken(self, fault: str) -> dict[str, ScopeState]:
         return {name: ScopeState(Scope(name, ()), "", fault) for name in self.profiles}
+
+
+def _kernel(vectors: VectorStage | None) -> str:
+    if vectors is None:
+        return ""
+    return vectors.kernel + (f"（{vectors.kernel_fault}）" if vectors.kernel_fault else "")
 
 
 NO_INDEX = "尚未构建索引，请先运行 cg-rag index build"

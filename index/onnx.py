@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -63,6 +64,10 @@ PROBE_SECONDS = 60.0
 
 class _Stoppable(Protocol):
     terminate: bool
+
+
+# The token of the work that the current context does; a server sets it before it hands a search to a thread.
+CURRENT_TOKEN: ContextVar[CancelToken | None] = ContextVar("cancel_token", default=None)
 
 
 class CancelToken:
@@ -252,6 +257,11 @@ def kernel_class(flags: frozenset[str] | None = None, machine: str | None = None
     if (machine or platform.machine()).lower() in ("aarch64", "arm64"):
         return "neon-dotprod" if "asimddp" in found else "neon"
     return "generic"
+
+
+def runtime_version() -> str:
+    """major.minor of the runtime."""
+    return ".".join(load_runtime().__version__.split(".")[:2])
 
 
 def _probe_runtime() -> bool:

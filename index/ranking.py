@@ -17,6 +17,7 @@ import numpy as np
 from cg_rag.index.errors import IndexLibraryError
 from cg_rag.index.fusion import DENSE_WEIGHT, NUM_CANDIDATES, Fused, fuse
 from cg_rag.index.lexical import LexicalArrays, LexicalSearcher
+from cg_rag.index.model_errors import Cancelled
 from cg_rag.index.scan import Floats
 from cg_rag.index.site_terms import SiteTerms
 from cg_rag.index.vector_stage import VectorStage
@@ -24,6 +25,8 @@ from cg_rag.index.vector_stage import VectorStage
 Ranges = Sequence[tuple[int, int]]
 Method = Literal["fused", "dense", "lexical"]
 
+# What a model, an endpoint or a disk may do to one stage; anything else is a fault of ours and is not hidden.
+FAILURES = (IndexLibraryError, OSError, ValueError)
 WITHOUT_VECTORS = "向量检索暂不可用，本次只按字面检索。"
 
 
@@ -93,11 +96,18 @@ class Ranker:
         try:
             with question.timed("embed_ms"):
                 question.vector = self._vectors.embed(text, question.expansions)
-        except (IndexLibraryError, OSError, ValueError) as error:
-            if not self._degrade or not question.by_words:
-                raise StageFailed(f"问题无法转为向量：{error}") from error
-            question.degraded = True
+        except Cancelled:
+            raise
+        except FAILURES as error:
+            self._degrade_to_words(question, "问题无法转为向量", error)
         return question
+
+    def _degrade_to_words(self, question: Question, what: str, error: Exception) -> None:
+        """From here on the question is answered by words; raises StageFailed where that is not allowed."""
+        if not self._degrade or not question.by_words:
+            raise StageFailed(f"{what}：{error}") from error
+        question.vector = None
+        question.degraded = True
 
     def rank(self, question: Question, ranges: Ranges, k: int) -> list[Candidate]:
         """At most `k` candidates of `ranges`, best first, equal ones by row."""
@@ -106,6 +116,8 @@ class Ranker:
         if not question.by_words:
             return self._rank_by_vectors(question, ranges, k)
         best = self._fuse(question, ranges, NUM_CANDIDATES)
+        if question.vector is None:  # it failed just now
+            return self._rank_by_words(question, ranges, k)
         if k > NUM_CANDIDATES:
             # The depth of fusion moves an article's place; what comes from further down is only appended.
             best += _append(best, self._fuse(question, ranges, k))
@@ -147,7 +159,11 @@ class Ranker:
     def _fuse(self, question: Question, ranges: Ranges, depth: int) -> list[Candidate]:
         with question.timed("lexical_ms"):
             words = self._searcher.search(question.text, ranges, depth, question.expansions)
-        vectors = self._search_vectors(question, ranges, depth)
+        try:
+            vectors = self._search_vectors(question, ranges, depth)
+        except FAILURES as error:
+            self._degrade_to_words(question, "向量无法检索", error)
+            return self._rank_by_words(question, ranges, depth)
         fused = fuse(vectors, words, 2 * depth, dense_weight=self._dense_weight, num_candidates=depth)
         return _candidates(fused)
 

@@ -31,7 +31,6 @@ from cg_rag.core.web import (
     json_response,
     make_edge,
 )
-from cg_rag.index.model_errors import Cancelled
 from cg_rag.modes import MODES, Mode
 from cg_rag.modes.health import health, profiles, ready
 from cg_rag.modes.services import Services
@@ -139,8 +138,6 @@ def running_beside(
     def run(should_stop: Callable[[], bool]) -> None:
         try:
             work(should_stop)
-        except Cancelled:
-            log_event(logging.INFO, "background_work_stopped")
         except Exception:
             logger.exception("background_work_failed")
 
@@ -187,7 +184,9 @@ async def _follow_index(services: Services, stopping: threading.Event) -> None:
                 log_event(logging.ERROR, "index_fault", fault=fault)
             event = "index_loaded" if refresh.adopted else "index_refused"
             fingerprint = outcome.reader.fingerprint if outcome.reader else ""
-            log_event(logging.INFO, event, state=outcome.state, fingerprint=fingerprint)
+            log_event(
+                logging.INFO, event, state=outcome.state, fingerprint=fingerprint, kernel=outcome.kernel
+            )
         # Between two looks nobody asked anything new: quiet enough to tidy up after those before.
         if refresh is not None or (
             searches != services.retrieval_cache.misses and not services.retrieval_slots.in_use

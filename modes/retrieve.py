@@ -16,6 +16,7 @@ from cg_rag.core.log import log_event, logger
 from cg_rag.core.requests import Query, RequestModel, TopK
 from cg_rag.index.errors import IndexLibraryError, ScopeUnknown
 from cg_rag.index.library import ScopeState, Snapshot
+from cg_rag.index.model_errors import Cancelled
 from cg_rag.index.retriever import Hit, Retriever, SearchResult, normalise_query
 from cg_rag.modes.services import Services
 
@@ -115,6 +116,8 @@ def get_usable_scope(scope: str, snapshot: Snapshot) -> ScopeState:
 def _search(retriever: Retriever, query: str, scope: str, topk: int) -> SearchResult:
     try:
         return retriever.search(query, scope, topk)
+    except Cancelled:
+        raise
     except (IndexLibraryError, OSError) as error:
         log_event(logging.ERROR, "retrieval_failed", error=str(error))
         logger.debug("retrieval_failed", exc_info=error)

@@ -22,6 +22,7 @@ from cg_rag.index.embedder import CallableEmbedder, Embedder, OnnxEmbedder
 from cg_rag.index.library import IndexLibrary, Profile, RankingOptions
 from cg_rag.index.model_errors import ModelFailed
 from cg_rag.index.models import E5_SMALL_ZH
+from cg_rag.index.onnx import CURRENT_TOKEN, CancelToken
 from cg_rag.index.retriever import SearchResult
 from cg_rag.prompts import Mismatch
 
@@ -44,16 +45,20 @@ class Services:
         so that whatever slot it holds is given back no sooner than the work really stops."""
         # The context goes along, so that a log line of the thread carries the request's id.
         context = contextvars.copy_context()
+        token = CancelToken()
+        context.run(CURRENT_TOKEN.set, token)
         future = asyncio.get_running_loop().run_in_executor(self.threads, context.run, function)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
+            token.cancel()
             await asyncio.wait([future])
+            future.exception()  # nobody is left who would want it
             raise
 
 
-def make_library(settings: Settings) -> IndexLibrary:
-    """The index that `settings` name, not opened yet."""
+def make_library(settings: Settings, embedder: Embedder | None = None) -> IndexLibrary:
+    """The index that `settings` name, not opened yet. `embedder` is the model when it is open already."""
     profiles = {}
     for name, profile in settings.profiles.items():
         include = profile.include
@@ -65,7 +70,7 @@ def make_library(settings: Settings) -> IndexLibrary:
     options = RankingOptions(
         retrieval.min_score, retrieval.degrade, retrieval.dense_weight, settings.index.kernel
     )
-    return IndexLibrary(settings.index.dir, profiles, options, lambda: make_embedder(settings))
+    return IndexLibrary(settings.index.dir, profiles, options, lambda: embedder or make_embedder(settings))
 
 
 def make_embedder(settings: Settings) -> Embedder | None:
@@ -93,7 +98,7 @@ def _make_http_embedder(embedding: EmbeddingSettings) -> Embedder:
 
     def call(texts: list[str]) -> Any:
         try:
-            return np.array(client(texts), dtype=np.float32)
+            return np.array(client(texts, CURRENT_TOKEN.get()), dtype=np.float32)
         except UpstreamError as error:
             raise ModelFailed(embedding.model, str(error)) from error
 
@@ -107,12 +112,14 @@ def _make_http_embedder(embedding: EmbeddingSettings) -> Embedder:
     )
 
 
-def make_services(settings: Settings, prompt_mismatches: Sequence[Mismatch] = ()) -> Services:
+def make_services(
+    settings: Settings, prompt_mismatches: Sequence[Mismatch] = (), embedder: Embedder | None = None
+) -> Services:
     """Everything that modes use, from settings alone. Opens nothing."""
     wait = settings.capacity.wait_timeout_seconds
     return Services(
         settings=settings,
-        library=make_library(settings),
+        library=make_library(settings, embedder),
         # As many as may search at once: those who wait for the scan of others share the next one.
         threads=ThreadPoolExecutor(settings.capacity.retrieval.max, thread_name_prefix="retrieval"),
         retrieval_slots=Limiter("retrieval", settings.capacity.retrieval.max, wait),

@@ -280,3 +280,16 @@ def test_terminal_without_chinese_gets_escapes_and_no_traceback(run: Run, small_
     done = run("search", "脚手架", "--index-dir", str(small_index), **ascii_only)
     assert done.returncode == 0
     assert "Traceback" not in done.stderr
+
+
+def test_doctor_says_what_is_wrong_with_a_model_that_cannot_be_opened(run: Run, tmp_path: Path) -> None:
+    source = write_jsonl(tmp_path / "site.jsonl", ARTICLES)
+    assert run("index", "build", str(source)).returncode == 0
+    assert "余弦相似度最低 1.0000" in run("doctor").stdout
+    done = run("doctor", CG_RAG_EMBEDDING_MODEL_DIR=str(tmp_path / "none"))
+    assert done.returncode == 1
+    assert "嵌入模型无法使用" in done.stdout
+    assert "检查 embedding.model_dir" in done.stdout
+    assert "provider 为 none" not in done.stdout
+    measured = run("eval", "retrieval", str(source), CG_RAG_EMBEDDING_MODEL_DIR=str(tmp_path / "none"))
+    assert measured.returncode != 0

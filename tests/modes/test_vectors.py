@@ -4,6 +4,8 @@ bundled model over a small index."""
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -19,7 +21,8 @@ from cg_rag.index.build import SourceSpec, build_index
 from cg_rag.index.embedder import OnnxEmbedder
 from cg_rag.index.models import E5_SMALL_ZH
 from cg_rag.modes.http_app import build_app
-from cg_rag.modes.services import Services, make_services
+from cg_rag.modes.services import Services, make_embedder, make_services
+from tests.fake_upstream import Hang, Reply, raw, upstream_in_thread
 
 SAMPLE = Path(__file__).resolve().parent.parent.parent / "index" / "sample"
 
@@ -180,8 +183,6 @@ async def test_failing_embedder_degrades_or_fails_as_configured(
 async def test_index_of_another_model_is_refused_with_both_names(
     vector_index: Path, start: Callable[..., Any], tmp_path: Path
 ) -> None:
-    import json
-
     model = tmp_path / "model"
     shutil.copytree(E5_SMALL_ZH, model)
     described = json.loads((model / "cg_rag_model.json").read_text("utf-8"))
@@ -208,3 +209,44 @@ async def test_flipped_byte_in_a_vector_file_takes_its_scope_down(
     status, body = await ask(url, "脚手架")
     assert (status, body["error"]["code"]) == (503, "index.not_ready")
     assert "scan.i8" in (await health(url))["index"]["faults"][0]
+
+
+async def test_vectors_that_cannot_be_read_any_more_degrade_to_words(
+    vector_index: Path, start: Callable[..., Any], tmp_path: Path
+) -> None:
+    index_dir = tmp_path / "index"
+    shutil.copytree(vector_index, index_dir)
+    services, url = await start(index_dir=index_dir)
+    os.truncate(next(index_dir.glob("*/full.i16")), 1000)
+    status, body = await ask(url, "脚手架")
+    assert (status, body["warnings"]) == (200, ["向量检索暂不可用，本次只按字面检索。"])
+    assert body["num_docs"] > 0
+    assert services.retrieval_cache.snapshot()["entries"] == 0
+
+
+async def test_client_leaving_cancels_the_call_to_an_embeddings_endpoint(
+    start: Callable[..., Any], tmp_path: Path
+) -> None:
+    vectors = [{"index": index, "embedding": [1.0, index, 0.5]} for index in range(2)]
+    source = tmp_path / "two.jsonl"
+    source.write_text(
+        '{"law_name":"样例","article_number":"第一条","contents":"脚手架"}\n'
+        '{"law_name":"样例","article_number":"第二条","contents":"配电箱"}\n',
+        "utf-8",
+    )
+    answer = json.dumps({"data": vectors}).encode()
+    with upstream_in_thread(raw(answer), Reply(before=[Hang()])) as server:
+        settings = f"  embedding: {{provider: http, endpoint: '{server.url}', model: m, dim: 3, timeout_seconds: 30}}\n"
+        config = tmp_path / "endpoint.yaml"
+        config.write_text(f"cg_rag:\n{settings}", "utf-8")
+        embedder = make_embedder(load(config, {}).settings)
+        build_index([SourceSpec(source, "two", ())], tmp_path / "index", None, embedder=embedder)
+        services, url = await start(settings, tmp_path / "index")
+        asking = asyncio.create_task(ask(url, "脚手架"))
+        async with asyncio.timeout(10):
+            while len(server.requests) < 2:
+                await asyncio.sleep(0.01)
+        asking.cancel()
+        async with asyncio.timeout(1):
+            while services.retrieval_slots.in_use or not server.num_disconnects:
+                await asyncio.sleep(0.01)
