@@ -144,6 +144,7 @@ def _run_demo(args: argparse.Namespace) -> int:
         "index.dir": str(demo_dir / demo_variant(args)),
         "log.format": "text",
         "embedding.provider": "none" if args.sample else "onnx",
+        "generation.provider": "local",
     }
     loaded = _load(args, presets)
     settings = loaded.settings
@@ -220,6 +221,20 @@ def _run_search(args: argparse.Namespace) -> int:
     return run_search(args, make_library(settings), settings.active_scope)
 
 
+def _ask_arguments(parser: argparse.ArgumentParser) -> None:
+    from cg_rag.modes.ask import add_ask_arguments
+
+    _index_dir_argument(parser)
+    add_ask_arguments(parser)
+
+
+def _run_ask(args: argparse.Namespace) -> int:
+    from cg_rag.modes.ask import run_ask
+    from cg_rag.modes.services import make_services
+
+    return run_ask(args, make_services(_load(args).settings))
+
+
 def _eval_arguments(parser: argparse.ArgumentParser) -> None:
     from cg_rag.index.evaluate import add_eval_arguments
 
@@ -267,10 +282,23 @@ def _run_config_check(args: argparse.Namespace) -> int:
     return run_check(args)
 
 
+def _pin_arguments(parser: argparse.ArgumentParser) -> None:
+    from cg_rag.prompts.pin import add_pin_arguments
+
+    add_pin_arguments(parser)
+
+
+def _run_pin(args: argparse.Namespace) -> int:
+    from cg_rag.prompts.pin import run_pin
+
+    return run_pin(args)
+
+
 COMMANDS: Mapping[str, Command | Mapping[str, Command]] = {
     "serve": Command("启动服务", _serve_arguments, _run_serve),
     "demo": Command("准备示例索引并启动服务，初次试用从这里开始", _demo_arguments, _run_demo),
     "search": Command("在命令行检索条文", _search_arguments, _run_search),
+    "ask": Command("在命令行提问：检索条文，并选出直接相关的", _ask_arguments, _run_ask),
     "doctor": Command("检查配置、索引、提示词与运行环境，并给出处理办法", _doctor_arguments, _run_doctor),
     "index": {
         "build": Command("从文件构建索引", *_on_index_dir("add_build_arguments", "run_build")),
@@ -280,6 +308,7 @@ COMMANDS: Mapping[str, Command | Mapping[str, Command]] = {
     "eval": {
         "retrieval": Command("以已知答案的题目评测检索质量与速度", _eval_arguments, _run_eval),
     },
+    "prompts": {"pin": Command("把提示词文件的现状记入 pins.json", _pin_arguments, _run_pin)},
     "config": {"check": Command("检查配置并显示生效值（密钥已遮盖）", _config_arguments, _run_config_check)},
 }
 

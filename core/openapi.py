@@ -10,6 +10,7 @@ from cg_rag.core.errors import ERRORS
 from cg_rag.core.requests import RequestModel
 
 _JSON = "application/json"
+_EVENTS = "text/event-stream"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,8 @@ class Route:
     codes: tuple[str, ...] = ()
     request: type[RequestModel] | None = None
     open: bool = False
+    streams: bool = False
+    """The answer is server-sent events; what fails after the JSON was read is an `error` event under 200."""
 
 
 def build_openapi(routes: list[Route], base_path: str, version: str, with_keys: bool) -> dict[str, Any]:
@@ -47,8 +50,7 @@ def _operation(route: Route, schemas: dict[str, Any], with_keys: bool) -> dict[s
     operation: dict[str, Any] = {
         "summary": route.summary,
         "operationId": f"{route.method.lower()}{route.path.replace('/', '_').replace('-', '_')}",
-        "responses": {"200": {"description": "成功", "content": {_JSON: {"schema": {"type": "object"}}}}}
-        | _error_responses(codes),
+        "responses": {"200": _success(route.streams)} | _error_responses(codes),
     }
     if closed:
         operation["security"] = [{"bearer": []}, {"apiKey": []}]
@@ -56,6 +58,12 @@ def _operation(route: Route, schemas: dict[str, Any], with_keys: bool) -> dict[s
         reference = _add_schema(route, route.request, schemas)
         operation["requestBody"] = {"required": True, "content": {_JSON: {"schema": reference}}}
     return operation
+
+
+def _success(streams: bool) -> dict[str, Any]:
+    if streams:
+        return {"description": "事件流", "content": {_EVENTS: {"schema": {"type": "string"}}}}
+    return {"description": "成功", "content": {_JSON: {"schema": {"type": "object"}}}}
 
 
 def _add_schema(route: Route, model: type[RequestModel], schemas: dict[str, Any]) -> dict[str, str]:

@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Discriminator, Field, PlainSerializer, Tag, model_validator
+from pydantic import AfterValidator, Discriminator, Field, PlainSerializer, SecretStr, Tag, model_validator
 
+from cg_rag.core.providers import ProviderName, StructuredOutput, ThinkingControl
 from cg_rag.core.setting_types import (
     SCOPE_NAME,
     ApiKeys,
@@ -205,6 +206,54 @@ class RetrievalSettings(Section):
     )
 
 
+# `local` is no server: it chooses by the scores of retrieval.
+GenerationProvider = Literal[ProviderName, "local"]
+
+
+class GenerationSettings(Section):
+    provider: GenerationProvider = Field(
+        default="auto", description="模型服务的种类：auto 按地址判断，local 为不用模型、按检索分数选条文"
+    )
+    endpoint: Endpoint = Field(
+        default="", description="接口地址，到 /v1 为止或以 /chat/completions 结尾；空为未配置"
+    )
+    model: ModelName = Field(default="", description="模型名称；空为未配置")
+    api_key: Secret = Field(default=None, description="密钥；空则用顶层的 api_key")
+    api_key_file: SecretFile = Field(default=None, description=SECRET_FILE_WORDS)
+    enable_thinking: bool = Field(default=False, description="让模型先思考再作答；更慢")
+    streaming: bool = Field(default=True, description="流式调用上游；仅在上游的流式有毛病时关闭")
+    thinking_control: ThinkingControl | None = Field(
+        default=None, description="请求中开关思考的写法；null 为按 provider"
+    )
+    structured_output: StructuredOutput | None = Field(
+        default=None, description="请求中约束输出格式的写法；null 为按 provider"
+    )
+    timeout_seconds: float = Field(default=120.0, ge=0.1, le=3600, description="一次调用的时限")
+    first_byte_timeout_seconds: float = Field(
+        default=60.0, ge=0.1, le=3600, description="一次调用中等待第一个字节的时限"
+    )
+
+    @model_validator(mode="after")
+    def _endpoint_has_a_model(self) -> Self:
+        if self.provider != "local":
+            check_pair("generation", self.endpoint, self.model)
+        return self
+
+
+def check_pair(section: str, endpoint: str, model: str) -> None:
+    """Refuse an endpoint without a model and a model without an endpoint."""
+    if bool(endpoint) == bool(model):
+        return
+    given, absent = ("endpoint", "model") if endpoint else ("model", "endpoint")
+    refuse(f"{section}.{given}", f"已设置而 {section}.{absent} 未设置，两者须同时给出。")
+
+
+class VisionSettings(Section):
+    sse_heartbeat_seconds: float = Field(
+        default=15.0, ge=0, le=3600, description="流中多久没有内容就发一次心跳，所有流式接口共用；0 为不发"
+    )
+
+
 class RetrievalCapacity(Section):
     max: int = Field(default=16, ge=1, le=1024, description="同时进行的检索数")
 
@@ -247,6 +296,10 @@ class Settings(Section):
     index: IndexSettings = Field(default_factory=IndexSettings)
     embedding: EmbeddingSettings = Field(default_factory=EmbeddingSettings)
     retrieval: RetrievalSettings = Field(default_factory=RetrievalSettings)
+    api_key: Secret = Field(default=None, description="上游模型共用的密钥；各节没有自己的密钥时用它")
+    api_key_file: SecretFile = Field(default=None, description=SECRET_FILE_WORDS)
+    generation: GenerationSettings = Field(default_factory=GenerationSettings)
+    vision: VisionSettings = Field(default_factory=VisionSettings)
     capacity: CapacitySettings = Field(default_factory=CapacitySettings)
     cache: CacheSettings = Field(default_factory=CacheSettings)
     log: LogSettings = Field(default_factory=LogSettings)
@@ -262,3 +315,8 @@ class Settings(Section):
                 f"须为 profiles 中的一个（{'、'.join(self.profiles)}），收到 {self.active_scope}。",
             )
         return self
+
+
+def generation_api_key(settings: Settings) -> SecretStr | None:
+    """The key to send with text generation: its own, else the shared one, else none."""
+    return settings.generation.api_key or settings.api_key

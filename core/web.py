@@ -21,6 +21,7 @@ from pydantic import SecretStr
 
 from cg_rag.core.errors import CgError, error_body
 from cg_rag.core.log import log_event, logger, request_id_var
+from cg_rag.core.sse_stream import CLIENT_GONE, STREAM_CODE
 
 BASE_PATH = "/cg-rag"
 # Open without a key: monitors and browsers reach them before anybody can hand over one.
@@ -98,10 +99,11 @@ def make_edge(keys: Mapping[str, SecretStr]) -> Middleware:
             response.headers["X-Request-ID"] = request_id
             response.headers["X-Content-Type-Options"] = "nosniff"
         except asyncio.CancelledError:
-            _log_request(request, started, status=499, code="client_gone")
+            # A stream has told its 200 already; the code says that it was not heard to the end.
+            _log_request(request, started, 200 if STREAM_CODE in request else 499, CLIENT_GONE)
             raise
         else:
-            _log_request(request, started, status=response.status, code=code)
+            _log_request(request, started, response.status, code or request.get(STREAM_CODE, ""))
             return response
         finally:
             request_id_var.reset(token)

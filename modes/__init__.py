@@ -1,4 +1,4 @@
-"""One module per mode. `MODES` is the only registry: routes and openapi.json are made from it."""
+"""One module per mode. `MODES` is the only registry: routes, streams and openapi.json are made from it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol, cast
 
 from cg_rag.core.events import Event
 from cg_rag.core.requests import RequestModel
-from cg_rag.modes import retrieve
+from cg_rag.modes import generate, rag, retrieve
 from cg_rag.modes.services import Services
 
 
@@ -29,4 +29,9 @@ def _mode(module: ModuleType) -> Mode:
 # Route below /cg-rag -> mode.
 MODES: Mapping[str, Mode] = {
     "/retrieve-rerank": _mode(retrieve),
+    "/constrained-generate": _mode(generate),
+    "/rag": _mode(rag),
 }
+
+# Those of them that have a `…/stream` route too.
+STREAMS = ("/constrained-generate", "/rag")

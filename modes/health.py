@@ -28,13 +28,7 @@ def health(services: Services, version: str, started_at: float, with_counts: boo
         "active_scope": services.settings.active_scope,
         "profile": _active_profile(services, snapshot),
         "index": _index(snapshot),
-        "generation": {
-            "configured": False,
-            "provider": "",
-            "model": "",
-            "enable_thinking": False,
-            "streaming": False,
-        },
+        "generation": _generation(services),
         "hybrid_generation": {"configured": False, "model": ""},
         "rerank": {"api_enabled": False, "model": "", "method": "fused"},
         "vision": _vision(services),
@@ -95,6 +89,27 @@ def _index(snapshot: Snapshot) -> dict[str, Any]:
         "dtype": manifest.get("dtype") or "",
         "bytes_resident": snapshot.reader.bytes_resident if snapshot.reader else 0,
         "faults": list(snapshot.faults),
+    }
+
+
+def _generation(services: Services) -> dict[str, Any]:
+    upstream = services.generation
+    if upstream is None:
+        is_local = services.settings.generation.provider == "local"
+        provider = "local" if is_local else ""
+        return {
+            "configured": is_local,
+            "provider": provider,
+            "model": "",
+            "enable_thinking": False,
+            "streaming": False,
+        }
+    return {
+        "configured": True,
+        "provider": upstream.provider,
+        "model": upstream.settings.model,
+        "enable_thinking": upstream.settings.enable_thinking,
+        "streaming": upstream.settings.streaming,
     }
 
 

@@ -12,16 +12,17 @@ import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from aiohttp import web
 
-from cg_rag.core.body import read_json_object
+from cg_rag.core.body import check_declared, read_json_object
 from cg_rag.core.events import drain
 from cg_rag.core.log import log_event, logger
 from cg_rag.core.memory import give_back
 from cg_rag.core.openapi import Route, build_openapi
 from cg_rag.core.requests import parse_request
+from cg_rag.core.sse_stream import answer_stream, follow_streams
 from cg_rag.core.web import (
     BASE_PATH,
     KEY_NAME,
@@ -31,7 +32,7 @@ from cg_rag.core.web import (
     json_response,
     make_edge,
 )
-from cg_rag.modes import MODES, Mode
+from cg_rag.modes import MODES, STREAMS, Mode
 from cg_rag.modes.health import health, profiles, ready
 from cg_rag.modes.services import Services
 
@@ -72,6 +73,17 @@ def build_app(services: Services, version: str) -> web.Application:
         Route(path, "POST", mode.SUMMARY, BODY_CODES + mode.CODES, mode.Request)
         for path, mode in MODES.items()
     ]
+    routes += [
+        Route(
+            f"{path}/stream",
+            "POST",
+            MODES[path].SUMMARY,
+            BODY_CODES + MODES[path].CODES,
+            MODES[path].Request,
+            streams=True,
+        )
+        for path in STREAMS
+    ]
     routes.append(Route("/openapi.json", "GET", "本文档"))
     openapi = encode_json(build_openapi(routes, BASE_PATH, version, with_keys=bool(keys)))
 
@@ -84,6 +96,9 @@ def build_app(services: Services, version: str) -> web.Application:
     app.router.add_get(f"{BASE_PATH}/openapi.json", get_openapi, allow_head=False)
     for path, mode in MODES.items():
         app.router.add_post(BASE_PATH + path, _json_handler(mode, services))
+    for path in STREAMS:
+        app.router.add_post(f"{BASE_PATH}{path}/stream", _stream_handler(MODES[path], services))
+    follow_streams(app, services.settings.server.shutdown_timeout_seconds)
     app.cleanup_ctx.append(_following_index(services))
     return app
 
@@ -113,13 +128,7 @@ def _gets(services: Services, version: str) -> list[Get]:
 
 def _json_handler(mode: Mode, services: Services) -> Handler:
     async def handler(request: web.Request) -> web.Response:
-        body = await read_json_object(
-            request,
-            max_bytes=MAX_JSON_BODY_BYTES,
-            inflight=services.body_bytes,
-            idle_timeout_seconds=services.settings.server.body_idle_timeout_seconds,
-        )
-        fields = parse_request(mode.Request, body)
+        fields = parse_request(mode.Request, await _read_body(request, services))
         answer = encode_json(await drain(mode.run(fields, services, request[REQUEST_ID])))
         if len(answer) > LARGE_ANSWER_BYTES:
             # An answer that nobody reads stays in memory until the write deadline, like a body nobody finishes.
@@ -151,6 +160,32 @@ def running_beside(
     return context
 
 
+def _stream_handler(mode: Mode, services: Services) -> Handler:
+    """The same work, event by event; from the JSON on every failure is an `error` event under HTTP 200."""
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        # Judged apart: an unknown Expect is `invalid_request` too, and is decided before any JSON.
+        check_declared(request, MAX_JSON_BODY_BYTES)
+        return await answer_stream(
+            request,
+            read=lambda: _read_body(request, services),
+            start=lambda body: mode.run(parse_request(mode.Request, body), services, request[REQUEST_ID]),
+            heartbeat_seconds=services.settings.vision.sse_heartbeat_seconds,
+            request_id=request[REQUEST_ID],
+        )
+
+    return handler
+
+
+async def _read_body(request: web.Request, services: Services) -> dict[str, Any]:
+    return await read_json_object(
+        request,
+        max_bytes=MAX_JSON_BODY_BYTES,
+        inflight=services.body_bytes,
+        idle_timeout_seconds=services.settings.server.body_idle_timeout_seconds,
+    )
+
+
 def _following_index(services: Services) -> Callable[[web.Application], AsyncIterator[None]]:
     """Open the index in the background, and look again every `index.poll_seconds` for a newer one."""
 
@@ -162,6 +197,7 @@ def _following_index(services: Services) -> Callable[[web.Application], AsyncIte
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
+        await services.close()
         services.library.close()
         services.threads.shutdown(wait=False, cancel_futures=True)
 

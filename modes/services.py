@@ -24,6 +24,7 @@ from cg_rag.index.model_errors import ModelFailed
 from cg_rag.index.models import E5_SMALL_ZH
 from cg_rag.index.onnx import CURRENT_TOKEN, CancelToken
 from cg_rag.index.retriever import SearchResult
+from cg_rag.modes.upstreams import Upstream, generation_upstream
 from cg_rag.prompts import Mismatch
 
 Result = TypeVar("Result")
@@ -39,6 +40,8 @@ class Services:
     body_bytes: Limiter
     retrieval_cache: Cache[SearchResult]
     prompt_mismatches: tuple[Mismatch, ...] = ()
+    generation: Upstream | None = None
+    """The model for text generation; None when none is configured, or provider `local` chooses without one."""
 
     async def in_thread(self, function: Callable[[], Result]) -> Result:
         """Run blocking work off the event loop. A cancelled caller is let go only when the thread has ended,
@@ -55,6 +58,11 @@ class Services:
             await asyncio.wait([future])
             future.exception()  # nobody is left who would want it
             raise
+
+    async def close(self) -> None:
+        """Close the connections to upstreams, in the loop that used them."""
+        if self.generation is not None:
+            await self.generation.close()
 
 
 def make_library(settings: Settings, embedder: Embedder | None = None) -> IndexLibrary:
@@ -127,4 +135,5 @@ def make_services(
         body_bytes=Limiter("request_body", settings.server.max_inflight_body_bytes, wait),
         retrieval_cache=Cache(settings.cache.max_bytes, settings.cache.ttl_seconds),
         prompt_mismatches=tuple(prompt_mismatches),
+        generation=generation_upstream(settings),
     )

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from cg_rag.core.errors import ERRORS
-from cg_rag.modes import MODES
+from cg_rag.modes import MODES, STREAMS
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -41,7 +41,8 @@ def test_every_route_is_documented_and_no_other() -> None:
         re.findall(r"^\| `(GET|POST) /cg-rag(/[a-z./-]+)` \|", read("docs/http.md"), re.MULTILINE)
     )
     gets = {("GET", path) for path in ("/health", "/ready", "/profiles", "/openapi.json")}
-    assert documented == gets | {("POST", path) for path in MODES}
+    streams = {("POST", f"{path}/stream") for path in STREAMS}
+    assert documented == gets | {("POST", path) for path in MODES} | streams
 
 
 def test_every_request_field_is_documented() -> None:

@@ -487,6 +487,7 @@ def test_openapi_describes_every_route_and_its_errors(server: ServerProcess) -> 
     assert document["openapi"] == "3.1.0"
     assert set(document["paths"]) == {
         "/cg-rag/health", "/cg-rag/ready", "/cg-rag/profiles", "/cg-rag/openapi.json", "/cg-rag/retrieve-rerank",
+        "/cg-rag/constrained-generate", "/cg-rag/constrained-generate/stream", "/cg-rag/rag", "/cg-rag/rag/stream",
     }  # fmt: skip
     operation = document["paths"]["/cg-rag/retrieve-rerank"]["post"]
     assert set(operation["responses"]) == {"200", "400", "408", "413", "415", "429", "500", "502", "503"}

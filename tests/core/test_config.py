@@ -10,7 +10,7 @@ import os
 import pickle
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -19,8 +19,11 @@ from hypothesis import strategies as st
 from cg_rag.core import config
 from cg_rag.core.config import ConfigError, Loaded, load, plain, render, run_check
 from cg_rag.core.config_file import MAX_FILE_BYTES
-from cg_rag.core.settings import is_loopback
+from cg_rag.core.providers import PROVIDER_NAMES, StructuredOutput, ThinkingControl
+from cg_rag.core.setting_types import is_endpoint
+from cg_rag.core.settings import generation_api_key, is_loopback
 from cg_rag.core.settings_table import Setting, settings_table
+from cg_rag.core.upstream import UpstreamSettings
 
 CANARY = "canary-0123456789abcdef"
 OTHER = "other-key-0123456789"
@@ -206,6 +209,35 @@ REFUSED = {
     ),
     "weight above one": ("retrieval:\n  dense_weight: 1.01", ["retrieval.dense_weight", "0..1 的数"]),
     "score below every cosine": ("retrieval:\n  min_score: -1.01", ["retrieval.min_score", "-1..1000000"]),
+    "endpoint without model": (
+        "generation:\n  provider: vllm\n  endpoint: http://h/v1",
+        ["site.yaml:4: generation.endpoint 已设置而 generation.model 未设置，两者须同时给出。"],
+    ),
+    "model without endpoint": (
+        "generation:\n  model: m",
+        ["site.yaml:3: generation.model 已设置而 generation.endpoint 未设置，两者须同时给出。"],
+    ),
+    "unknown provider of generation": (
+        "generation: {provider: qwen}",
+        ["generation.provider", "auto 或 openai 或", " 或 local，收到 'qwen'"],
+    ),
+    "unknown way to switch thinking": (
+        "generation: {thinking_control: off}",
+        ["generation.thinking_control", "none 或 enable_thinking", "或 null", "'off'"],
+    ),
+    "unknown way to structure output": (
+        "generation: {structured_output: json}",
+        ["generation.structured_output", "none 或 json_object", "'json'"],
+    ),
+    "no time for generation": ("generation: {timeout_seconds: 0}", ["0.1..3600 的数", "0（整数）"]),
+    "key of all upstreams in a section": (
+        "server: {api_key: x}",
+        ["未知的键 server.api_key，", "server.api_keys"],
+    ),
+    "negative heartbeat": (
+        "vision: {sse_heartbeat_seconds: -1}",
+        ["vision.sse_heartbeat_seconds", "0..3600 的数"],
+    ),
     "nesting": ("log: " + "[" * 40 + "]" * 40, ["site.yaml:2:", "32 层"]),
     "very long key": ("a" * 1000 + ": 1", ["未知的键", "…"]),
 }
@@ -458,6 +490,16 @@ ENVIRONMENT = [
     ("CG_RAG_EMBEDDING_QUERY_TEMPLATE", "q: {text}", ("embedding", "query_template"), "q: {text}"),
     ("CG_RAG_EMBEDDING_API_KEY", "null", ("embedding", "api_key"), None),
     ("CG_RAG_EMBEDDING_TIMEOUT_SECONDS", "1", ("embedding", "timeout_seconds"), 1.0),
+    ("CG_RAG_GENERATION_PROVIDER", "local", ("generation", "provider"), "local"),
+    ("CG_RAG_GENERATION_ENABLE_THINKING", "1", ("generation", "enable_thinking"), True),
+    ("CG_RAG_GENERATION_STREAMING", "off", ("generation", "streaming"), False),
+    ("CG_RAG_GENERATION_THINKING_CONTROL", "none", ("generation", "thinking_control"), "none"),
+    ("CG_RAG_GENERATION_THINKING_CONTROL", "null", ("generation", "thinking_control"), None),
+    ("CG_RAG_GENERATION_STRUCTURED_OUTPUT", "none", ("generation", "structured_output"), "none"),
+    ("CG_RAG_GENERATION_STRUCTURED_OUTPUT", "grammar", ("generation", "structured_output"), "grammar"),
+    ("CG_RAG_GENERATION_TIMEOUT_SECONDS", "90", ("generation", "timeout_seconds"), 90.0),
+    ("CG_RAG_VISION_SSE_HEARTBEAT_SECONDS", "0", ("vision", "sse_heartbeat_seconds"), 0.0),
+    ("CG_RAG_API_KEY", "null", ("api_key",), None),
     ("CG_RAG_STRICT_PROMPT_PINS", "1", ("strict_prompt_pins",), True),
     ("CG_RAG_STRICT_PROMPT_PINS", "0", ("strict_prompt_pins",), False),
     ("CG_RAG_RETRIEVAL_DEGRADE", "No", ("retrieval", "degrade"), False),
@@ -499,6 +541,9 @@ def test_variable_is_read_by_the_type_of_its_setting(
         ("CG_RAG_INDEX_DIR", "a\x1bb"),
         ("CG_RAG_EMBEDDING_PROVIDER", "http"),
         ("CG_RAG_EMBEDDING_ENDPOINT", "h:1/v1"),
+        ("CG_RAG_GENERATION_ENDPOINT", "http://h/v1"),
+        ("CG_RAG_GENERATION_MODEL", "m"),
+        ("CG_RAG_GENERATION_STRUCTURED_OUTPUT", "NONE!"),
         ("CG_RAG_EMBEDDING_PASSAGE_TEMPLATE", "{contents"),
     ],
 )
@@ -666,7 +711,8 @@ def secret_of(loaded: Loaded, row: Setting) -> str | None:
 
 def test_there_is_a_key_to_test_and_each_has_its_file_beside_it() -> None:
     rows = {row.path: row for row in settings_table()}
-    assert ("embedding", "api_key") in [path for path, row in rows.items() if row.kind == "secret"]
+    secrets = [row.key for row in rows.values() if row.kind == "secret"]
+    assert secrets == ["embedding.api_key", "api_key", "generation.api_key"]
     for row in rows.values():
         if row.kind in ("secret", "keys"):
             beside = rows[file_of(row.path)]
@@ -877,6 +923,92 @@ def test_endpoint_model_and_dimension_make_provider_http_complete(write: Any) ->
     assert load(environ=environ).settings.embedding == found
 
 
+HOSTS = [
+    "h",
+    "a.b-c",
+    "127.0.0.1",
+    "[::1]",
+    "[fe80::1%25e]",
+    "a_b.",
+    "a..b",
+    "",
+    "x:80",
+    "x:0",
+    "x:99999",
+    "x:",
+]
+TAILS = [
+    "",
+    "/",
+    "/v1",
+    "/v1/chat/completions",
+    "//",
+    "/%20",
+    "/;a=b",
+    "/[",
+    '/"',
+    "/{}",
+    "/^|`",
+    "/\\",
+    "/ ",
+    "/é",
+]
+ADDRESSES = st.builds(
+    "".join, st.tuples(*map(st.sampled_from, (["http://", "https://", "HTTP://"], HOSTS, TAILS)))
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=ADDRESSES | st.text("htp:/a1.[]%?#@", max_size=20))
+def test_every_endpoint_that_the_settings_take_is_one_for_the_client(text: str) -> None:
+    if is_endpoint(text):
+        assert UpstreamSettings(text, "m").endpoint == text
+
+
+# --- generation -----------------------------------------------------------------------------------
+
+
+def test_choices_of_generation_are_those_of_the_client_and_local() -> None:
+    rows = {row.key: row for row in settings_table()}
+    assert rows["generation.provider"].choices == (*PROVIDER_NAMES, "local")
+    assert rows["generation.thinking_control"].choices == get_args(ThinkingControl)
+    assert rows["generation.structured_output"].choices == get_args(StructuredOutput)
+    client = UpstreamSettings("http://h", "m")
+    for name in ("provider", "thinking_control", "structured_output", "enable_thinking", "streaming"):
+        assert rows[f"generation.{name}"].default == getattr(client, name)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "{}",
+        "{endpoint: 'http://h', model: m}",
+        "{provider: local}",
+        "{provider: local, model: m}",
+        "{provider: vllm}",
+    ],
+)
+def test_generation_is_complete_or_absent_and_local_needs_nothing(write: Any, body: str) -> None:
+    assert load(write(under_root(f"generation: {body}")), environ={}).settings.generation
+
+
+def test_endpoint_and_model_may_come_from_two_layers(write: Any) -> None:
+    path = write(under_root("generation: {endpoint: 'http://h/v1'}"))
+    found = load(path, environ={"CG_RAG_GENERATION_MODEL": "m"}).settings.generation
+    assert (found.endpoint, found.model) == ("http://h/v1", "m")
+
+
+@pytest.mark.parametrize(
+    ("shared", "own", "sent"),
+    [("", "", None), (OTHER, "", OTHER), (OTHER, CANARY, CANARY), ("", CANARY, CANARY)],
+)
+def test_generation_uses_its_own_key_then_the_shared_one(shared: str, own: str, sent: str | None) -> None:
+    environ = {"CG_RAG_API_KEY": shared, "CG_RAG_GENERATION_API_KEY": own}
+    key = generation_api_key(load(environ=environ).settings)
+    assert (key and key.get_secret_value()) == sent
+    assert load(environ=environ).settings.embedding.api_key is None
+
+
 def test_template_may_hold_a_line_break_and_comes_back_as_it_was(write: Any) -> None:
     body = 'embedding: {query_template: "Instruct: 检索\\n问：{text}{{}}\\n"}'
     first = load(write(under_root(body)), environ={})
@@ -943,6 +1075,7 @@ def test_masked_output_read_back_is_refused_rather_than_sent_as_a_key(write: Any
         f"embedding:\n  provider: http\n  api_key: {CANARY}",
         f"embedding:\n  api_key: {CANARY}密",
         f"embedding:\n  endpoint: http://{CANARY}@h",
+        f"api_key: {CANARY}\ngeneration:\n  endpoint: http://h\n  api_key: {CANARY}",
     ],
 )
 def test_traceback_of_a_refusal_holds_neither_the_secret_nor_the_error_that_does(
@@ -1105,6 +1238,8 @@ KEYS = st.sampled_from(
         "endpoint",
         "model",
         "query_template",
+        "generation",
+        "thinking_control",
         "api_key",
         "api_key_file",
         "<<",

@@ -101,9 +101,10 @@ def test_every_variable_named_in_the_document_exists() -> None:
 
 def test_every_example_of_a_configuration_in_the_document_loads(tmp_path: Path) -> None:
     (tmp_path / "api_keys.txt").write_text("site=0123456789abcdef\n")
-    (tmp_path / "embedding.key").write_text("0123456789abcdef\n")
+    for name in ("embedding.key", "generation.key"):
+        (tmp_path / name).write_text("0123456789abcdef\n")
     blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "config.md").read_text("utf-8"), re.S)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     for block in blocks:
         (tmp_path / "example.yaml").write_text(block, "utf-8")
         assert load(tmp_path / "example.yaml", environ={}).settings

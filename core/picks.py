@@ -1,0 +1,115 @@
+"""Reads which candidates a model chose, from its answer or from as much of it as has come. No I/O.
+
+Rule: nothing is taken at its word. Only whole numbers from 1 to the number of candidates are picks, each once, in the
+order they were said, no more than were asked for. What was handed out while the answer came is what the whole answer
+gives, however it was cut: the first list of `indices` with a pick in it counts, or the first one that is empty.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Literal
+
+Fault = Literal["no_list", "none_valid"]
+
+# Longest beginning of a key that may still become one; white space in it is bounded for this.
+_KEY: Final = re.compile(r"indices\\?[\"'“”]?\s{0,32}[:：]\s{0,32}\[")
+_MAX_KEY_CHARS: Final = 76
+# A backslash before a quote: JSON inside of a JSON string.
+_ITEM: Final = re.compile(
+    r"(?P<gap>[\s,，、]+)"
+    r"|(?P<end>\])"
+    r"|(?P<number>[-+]?\d[\d.eE+\-]{0,40})(?=[^\d.eE+\-])"
+    r"|\\?[\"'](?P<quoted>[^\"'\\]{0,40})\\?[\"']"
+    r"|(?P<word>[A-Za-z]{1,40})(?=[^A-Za-z])"
+)
+_BEGUN_ITEM: Final = re.compile(r"|[-+]?\d[\d.eE+\-]{0,40}|[-+]|\\?[\"'][^\"'\\]{0,40}\\?|\\|[A-Za-z]{1,40}")
+_WHOLE: Final = re.compile(r"\s*\+?0*(\d{1,9})(?:\.0*)?\s*")
+# Beyond these an answer is no selection: they bound the work on what a broken server may send.
+_MAX_ITEMS: Final = 1000
+_MAX_LISTS: Final = 16
+
+
+class PickReader:
+    """Feed the answer's text as it comes, then `finish`. Both return the picks that are certain now and were not
+    before, as numbers from 1."""
+
+    def __init__(self, num_candidates: int, max_items: int) -> None:
+        self._num_candidates = num_candidates
+        self._max_items = max_items
+        self._rest = ""  # what is not read yet, or may be the beginning of a key
+        self._place = 0  # in the rest
+        self._in_list = False
+        self._done = False
+        self._num_lists = 0
+        self._num_items = 0  # of the list that is open
+        self._picks: list[int] = []
+        self._is_empty = False
+
+    @property
+    def picks(self) -> tuple[int, ...]:
+        return tuple(self._picks)
+
+    @property
+    def fault(self) -> Fault | None:
+        """After `finish`: why there is no valid selection. An empty list is one."""
+        if self._picks or self._is_empty:
+            return None
+        return "none_valid" if self._num_lists else "no_list"
+
+    def feed(self, text: str) -> list[int]:
+        if self._done:
+            return []
+        known = len(self._picks)
+        self._rest += text
+        while not self._done and (self._read_item() if self._in_list else self._find_list()):
+            pass
+        self._rest = self._rest[self._place :]
+        self._place = 0
+        return self._picks[known:]
+
+    def finish(self, truncated: bool = False) -> list[int]:
+        """`truncated`: the answer ended at a limit, so its last number may be the beginning of a longer one."""
+        found = [] if truncated or self._done or not self._in_list else self.feed(" ")
+        self._done = True
+        return found
+
+    def _find_list(self) -> bool:
+        key = _KEY.search(self._rest, self._place)
+        if key is None:
+            self._place = max(self._place, len(self._rest) - _MAX_KEY_CHARS)
+            return False
+        self._place = key.end()
+        self._in_list = True
+        self._num_lists += 1
+        self._num_items = 0
+        return True
+
+    def _read_item(self) -> bool:
+        """Whether there may be more to read."""
+        item = _ITEM.match(self._rest, self._place)
+        if item is None:
+            may_become_one = _BEGUN_ITEM.fullmatch(self._rest, self._place)
+            return False if may_become_one else self._leave_list()
+        self._place = item.end()
+        if item["end"]:
+            self._is_empty = not self._num_items
+            return self._leave_list()
+        if item["gap"]:
+            return True
+        self._num_items += 1
+        self._take(item["number"] or item["quoted"] or "")
+        return self._leave_list() if self._num_items >= _MAX_ITEMS else not self._done
+
+    def _take(self, said: str) -> None:
+        whole = _WHOLE.fullmatch(said)
+        number = int(whole[1]) if whole else 0
+        if 1 <= number <= self._num_candidates and number not in self._picks:
+            self._picks.append(number)
+            self._done = len(self._picks) >= self._max_items
+
+    def _leave_list(self) -> bool:
+        self._in_list = False
+        if self._picks or self._is_empty or self._num_lists >= _MAX_LISTS:
+            self._done = True
+        return not self._done

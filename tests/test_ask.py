@@ -1,0 +1,130 @@
+"""`cg-rag ask` as its users have it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fake_upstream import error, says, upstream_in_thread
+from tests.server_process import PROGRAM
+
+QUESTION = "脚手架搭设后怎么验收"
+
+
+def command(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("CG_RAG_")}
+    return subprocess.run(
+        [sys.executable, str(PROGRAM), *words],
+        env=clean | {"CG_RAG_EMBEDDING_PROVIDER": "none"} | environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def ask(index_dir: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return command("ask", QUESTION, "--index-dir", str(index_dir), *words, **environ)
+
+
+def test_ask_prints_the_answer(small_index: Path) -> None:
+    with upstream_in_thread(says('{"indices":[1]}')) as upstream:
+        done = ask(small_index, CG_RAG_GENERATION_ENDPOINT=upstream.url, CG_RAG_GENERATION_MODEL="m")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == (
+        "我根据在线检索与候选筛选结果，整理出以下最相关条文：\n1. GB99001-2025样例脚手架规范 6.0.5(1)\n"
+    )
+
+
+def test_ask_json_is_the_body_of_rag(small_index: Path) -> None:
+    with upstream_in_thread(says('{"indices":[1,2]}')) as upstream:
+        done = ask(
+            small_index,
+            "--json",
+            "--topk=2",
+            "--max-items=1",
+            CG_RAG_GENERATION_ENDPOINT=upstream.url,
+            CG_RAG_GENERATION_MODEL="m",
+        )
+    body = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert body["retrieval"]["num_docs"] == 2
+    assert body["generation"]["pred_indices"] == [1]
+
+
+def test_ask_streams_to_a_terminal_and_says_what_is_void(small_index: Path) -> None:
+    cut = says(['{"indices":[2,', "1]}"], cut_after=2)
+    with upstream_in_thread(cut, says('{"indices":[1]}')) as upstream:
+        read, write = pty.openpty()
+        environ = os.environ | {
+            "CG_RAG_EMBEDDING_PROVIDER": "none",
+            "CG_RAG_GENERATION_ENDPOINT": upstream.url,
+            "CG_RAG_GENERATION_MODEL": "m",
+        }
+        words = [sys.executable, str(PROGRAM), "ask", QUESTION, "--index-dir", str(small_index)]
+        done = subprocess.run(words, env=environ, stdout=write, stderr=write, timeout=60, check=False)
+        os.close(write)
+        told = b""
+        while piece := read_piece(read):
+            told += piece
+        os.close(read)
+    text = told.decode().replace("\r\n", "\n")
+    assert done.returncode == 0
+    first, void, second = text.partition("\n（上游应答中断，重新作答，以上作废）\n")
+    assert "样例脚手架规范 2.0.1" in first
+    assert void
+    assert second.endswith("1. GB99001-2025样例脚手架规范 6.0.5(1)\n")
+
+
+def read_piece(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 65536)
+    except OSError:  # a terminal whose other end is closed
+        return b""
+
+
+def test_ask_without_a_model_says_what_to_set(small_index: Path) -> None:
+    done = ask(small_index)
+    assert done.returncode == 1
+    assert "CG_RAG_GENERATION_ENDPOINT" in done.stderr
+    assert done.stdout == ""
+
+
+def test_ask_of_a_model_that_fails_is_one_line(small_index: Path) -> None:
+    with upstream_in_thread(error(401)) as upstream:
+        done = ask(small_index, CG_RAG_GENERATION_ENDPOINT=upstream.url, CG_RAG_GENERATION_MODEL="m")
+    assert done.returncode == 1
+    assert done.stderr == "生成模型调用失败：密钥未被接受，请检查密钥与权限。\n"
+
+
+def test_ask_needs_no_model_with_the_local_provider(small_index: Path) -> None:
+    done = ask(small_index, CG_RAG_GENERATION_PROVIDER="local")
+    assert done.returncode == 0
+    assert "1. GB99001-2025样例脚手架规范 6.0.5(1)" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--scope", "nowhere"], "scope 须为 full 之一"),
+        (["--topk", "0"], "topk 须为 1..200 的整数，收到 0。"),
+        (["--max-items", "51"], "max_items 须为 1..50 的整数，收到 51。"),
+        (["--max-items", "x"], "值不合法"),
+    ],
+)
+def test_wrong_arguments_of_ask_are_code_two(small_index: Path, words: list[str], told: str) -> None:
+    done = ask(small_index, *words)
+    assert done.returncode == 2
+    assert told in done.stderr
+
+
+def test_ask_without_an_index_is_code_one(tmp_path: Path) -> None:
+    done = ask(tmp_path / "none")
+    assert done.returncode == 1
+    assert "索引尚不可用" in done.stderr
