@@ -51,6 +51,8 @@ class Embedder(Protocol):
 
     def article_text(self, article: Article) -> str: ...
 
+    def close(self) -> None: ...
+
     def embed_articles(
         self,
         articles: Iterable[Article],
@@ -121,7 +123,13 @@ class Templates:
             "article_number": clean(article.article_number),
             "contents": clean(article.contents),
         }
-        return self.article.render(values)
+        rendered = self.article.render(values)
+        # A token may also form where two fields meet: law name `…<`, number `s>…`.
+        joined = values["law_name"] + values["article_number"] + values["contents"]
+        if clean(joined) != joined:
+            spaced = {name: f"{value} " for name, value in values.items()}
+            rendered = self.article.render(spaced)
+        return rendered
 
 
 class OnnxEmbedder:
@@ -166,12 +174,17 @@ class OnnxEmbedder:
         texts = map(self.article_text, articles)
         return _in_batches(texts, self.settings.batch, self._embed_some, progress, should_stop)
 
+    def close(self) -> None:
+        """Nothing to do: the runtime's memory goes with the object."""
+
     def _embed_some(self, texts: Sequence[str]) -> Array:
         return self._embed(texts, None)
 
     def _embed(self, texts: Sequence[str], cancel: CancelToken | None) -> Array:
         """float32 [len(texts), dim]; calls of at most `max_cells` tokens, padding counted."""
         encoded = [self._tokenizer.encode(text) for text in texts]
+        if not all(encoded):
+            raise ModelFailed(self.name, "分词没有得到任何词")
         rows = max(1, self._session.max_cells // max(len(text) for text in encoded))
         groups = [encoded[start : start + rows] for start in range(0, len(encoded), rows)]
         padded = (self._tokenizer.pad(group, self.settings.padding_side) for group in groups)
@@ -179,6 +192,8 @@ class OnnxEmbedder:
 
     def _run(self, ids: Array, mask: Array, type_ids: Array, cancel: CancelToken | None) -> Array:
         output = self._session.run(self._session.build_feeds(ids, mask, type_ids), cancel)
+        if output.shape[: output.ndim - 1] != mask.shape[: output.ndim - 1]:
+            raise ModelFailed(self.name, f"输出形状 {output.shape} 与输入 {mask.shape} 不符")
         vectors = pool(output, mask, self.settings.pooling)[:, : self.dim]
         return finish(vectors, len(ids), self.dim, self.settings.normalize, self.name)
 
@@ -210,11 +225,13 @@ class CallableEmbedder:
         instruction: str = "",
         batch: int = 32,
         max_chars: int = 8192,
+        close: Callable[[], None] = lambda: None,
     ) -> None:
         """Raises ValueError (Chinese) for a broken template."""
         self.name = name
         self.dim = dim
         self._call = call
+        self.close = close
         self._templates = Templates.parse(query_template, passage_template)
         self._instruction = instruction
         self._batch = batch

@@ -14,6 +14,7 @@ from cg_rag.index.model_errors import ModelInvalid, ModelMissing
 
 MAX_DEPTH = 64  # Loop and If nest graphs; no exporter nests this deep, a hostile file might.
 MAX_VARINT_BYTES = 10  # protobuf: 64 bits in groups of 7
+MAX_TAG = (1 << 32) - 1
 
 # message -> field number -> message inside it; what is not listed cannot hold a tensor.
 SUBMESSAGES: dict[str, dict[int, str]] = {
@@ -67,7 +68,11 @@ def check_inside(folder: Path, location: str) -> Path:
     if not parts or "\\" in location or "\0" in location or Path(location).is_absolute() or ".." in parts:
         raise ModelInvalid(str(folder), f"文件位置 {location!r} 不在模型目录之内")
     path = folder / location
-    if not path.resolve().is_relative_to(folder.resolve()):
+    try:
+        inside = path.resolve().is_relative_to(folder.resolve())
+    except (RuntimeError, OSError) as error:  # a link to itself: RuntimeError before Python 3.13
+        raise ModelInvalid(str(folder), f"文件 {location} 的链接无法解析") from error
+    if not inside:
         raise ModelInvalid(str(folder), f"文件 {location} 经链接指向模型目录之外，请把文件本身放入目录")
     if not path.is_file():
         raise ModelMissing(str(path))
@@ -101,6 +106,9 @@ def _fields(data: mmap.mmap, start: int, stop: int) -> Iterator[tuple[int, int, 
     position = start
     while position < stop:
         tag, position = _varint(data, position, stop)
+        if tag > MAX_TAG:
+            # protobuf cuts a tag to 32 bits and would read another field than this walk.
+            raise _Malformed("tag above 32 bits")
         wire = tag & 7
         if wire == 0:
             _, last = _varint(data, position, stop)

@@ -106,7 +106,7 @@ class VectorJournal:
             self._descriptor = -1
 
     def _open(self) -> None:
-        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         try:
             self._file = self._open_for_reading()
             self._find_records()

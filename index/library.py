@@ -175,6 +175,8 @@ class IndexLibrary:
     def close(self) -> None:
         """Forget the index; its files are closed when the last question on it has ended."""
         self._snapshot = Snapshot("missing", scopes=self._all_broken("服务正在停止。"))
+        if self._embedder is not None:
+            self._embedder.close()
 
     def _pointer_identity(self) -> tuple[int, int, int] | None:
         """Changes with every build, also with one that makes the same content again (repair of a damaged one)."""
@@ -208,9 +210,12 @@ class IndexLibrary:
         ]
         vectors, fault = self._open_vectors(reader)
         faults += [fault] if fault else []
-        refused = fault and not self._options.degrade
+        # Callers are told what is missing; which model and where is for the log and doctor.
+        refusal = NO_MODEL if fault and not self._options.degrade else ""
         scopes = {
-            name: self._judge(scope, reader, damages, vectors, fault if refused else "")
+            name: self._judge(
+                scope, reader, damages, vectors, "" if self.profiles[name].by_words_only else refusal
+            )
             for name, scope in resolved.items()
         }
         usable = {name: state.scope for name, state in scopes.items() if not state.fault}
@@ -236,16 +241,20 @@ class IndexLibrary:
         try:
             if self._embedder is None:
                 self._embedder = self._make_embedder()
+            expected = reader.manifest["embedding"]
+            if self._embedder is not None and self._embedder.fingerprint != expected["fingerprint"]:
+                # The model may have been exchanged in its folder together with the index.
+                self._embedder = self._make_embedder()
             if self._embedder is None:
                 return None, ""
-            expected, found = reader.manifest["embedding"], self._embedder
+            found = self._embedder
             if expected["fingerprint"] != found.fingerprint:
                 return None, (
                     f"索引由 {expected['model']}（{expected['fingerprint']}）构建，"
                     f"当前嵌入模型为 {found.name}（{found.fingerprint}），请重新运行 cg-rag index build"
                 )
             return VectorStage(reader, found, self._options.kernel), ""
-        except (IndexLibraryError, OSError) as error:
+        except (IndexLibraryError, OSError, ValueError, RuntimeError) as error:
             return None, f"嵌入模型无法使用：{error}"
 
     def _judge(
@@ -280,6 +289,7 @@ def _kernel(vectors: VectorStage | None) -> str:
     return vectors.kernel + (f"（{vectors.kernel_fault}）" if vectors.kernel_fault else "")
 
 
+NO_MODEL = "嵌入模型无法使用，且未允许只按字面检索（retrieval.degrade）"
 NO_INDEX = "尚未构建索引，请先运行 cg-rag index build"
 EMPTY_SCOPE = "索引中没有属于该范围的条文，请检查 profiles 的 include 与已构建的来源"
 

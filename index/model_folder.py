@@ -47,7 +47,11 @@ class ModelFolder:
         if not isinstance(digests, dict) or not all(isinstance(value, str) for value in digests.values()):
             raise ModelInvalid(str(place), "缺少 sha256：各模型文件的摘要")
         canonical = json.dumps(raw, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-        fingerprint = hashlib.sha256(canonical.encode()).hexdigest()[:FINGERPRINT_CHARS]
+        try:
+            encoded = canonical.encode()
+        except UnicodeEncodeError as error:
+            raise ModelInvalid(str(place), "含有孤立的代理字符") from error
+        fingerprint = hashlib.sha256(encoded).hexdigest()[:FINGERPRINT_CHARS]
         rest = {key: value for key, value in raw.items() if key != "sha256"}
         return cls(path, rest, digests, fingerprint)
 

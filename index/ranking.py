@@ -52,6 +52,7 @@ class Question:
     vector: Floats | None = None
     by_words: bool = True
     degraded: bool = False
+    fault: str = ""
     timings_ms: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
@@ -108,6 +109,7 @@ class Ranker:
             raise StageFailed(f"{what}：{error}") from error
         question.vector = None
         question.degraded = True
+        question.fault = f"{what}：{error}"
 
     def rank(self, question: Question, ranges: Ranges, k: int) -> list[Candidate]:
         """At most `k` candidates of `ranges`, best first, equal ones by row."""
@@ -118,9 +120,12 @@ class Ranker:
         best = self._fuse(question, ranges, NUM_CANDIDATES)
         if question.vector is None:  # it failed just now
             return self._rank_by_words(question, ranges, k)
-        if k > NUM_CANDIDATES:
-            # The depth of fusion moves an article's place; what comes from further down is only appended.
-            best += _append(best, self._fuse(question, ranges, k))
+        depth = NUM_CANDIDATES
+        while len(best) < k and depth < k:
+            # The depth of fusion moves an article's place: it grows in fixed steps, and what comes from further down
+            # is only appended.
+            depth *= 2
+            best += _append(best, self._fuse(question, ranges, depth))
         return best[:k]
 
     def filter(self, question: Question, candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -183,5 +188,6 @@ def _append(best: Sequence[Candidate], deeper: Sequence[Candidate]) -> list[Cand
     rest = [one for one in deeper if one.row not in known]
     if not rest or not best:
         return rest
-    down = min(0.0, best[-1].score - rest[0].score)
-    return [Candidate(one.row, one.score + down, one.stages) for one in rest]
+    last = best[-1].score
+    down = min(0.0, last - rest[0].score)
+    return [Candidate(one.row, min(last, one.score + down), one.stages) for one in rest]

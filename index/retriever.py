@@ -54,7 +54,7 @@ class SearchResult:
 
     `timings_ms`, wall time: exact_ms (names read and resolved), embed_ms, lexical_ms, dense_ms, read_ms. `expansions`:
     the law words that were searched for besides the query. `warnings` are Chinese sentences for the caller; `degraded`
-    says that a stage failed, so that the answer is not what it would be otherwise.
+    says that a stage failed, so that the answer is not what it would be otherwise; `fault` is the reason, for the log.
     """
 
     hits: list[Hit]
@@ -64,6 +64,7 @@ class SearchResult:
     query: str
     expansions: tuple[str, ...] = ()
     degraded: bool = False
+    fault: str = ""
 
 
 def normalise_query(query: str) -> str:
@@ -123,6 +124,7 @@ class Retriever:
             question.text,
             question.expansions,
             question.degraded,
+            question.fault,
         )
 
     def _rank(self, question: Question, ranges: Ranges, named: Named, topk: int) -> list[Hit]:

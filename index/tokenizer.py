@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from tokenizers import Tokenizer
 
-from cg_rag.index.model_errors import ModelInvalid, ModelMissing
+from cg_rag.index.model_errors import ModelFailed, ModelInvalid, ModelMissing
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Side = Literal["left", "right"]
@@ -45,6 +45,7 @@ class ModelTokenizer:
 
     def __init__(self, path: Path, max_tokens: int, eos: str | None = None) -> None:
         """Raises ModelMissing or ModelInvalid."""
+        self._place = path.parent.name
         self._tokenizer = _load(path)
         self._max_chars = max_tokens * MAX_CHARS_PER_TOKEN
         self._eos_id = self._missing_eos(path, eos)
@@ -69,7 +70,10 @@ class ModelTokenizer:
 
     def encode(self, text: str) -> Encoded:
         """The ids of a rendered text; control tokens in it are control tokens."""
-        encoding = self._tokenizer.encode(text)
+        try:
+            encoding = self._tokenizer.encode(text)
+        except Exception as error:  # the tokenizers package raises nothing more precise
+            raise ModelFailed(self._place, f"分词失败：{error}") from error
         ids, type_ids = list(encoding.ids), list(encoding.type_ids)
         if self._eos_id is not None:
             ids.append(self._eos_id)

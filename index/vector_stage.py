@@ -64,6 +64,8 @@ class VectorStage:
                 if expansions:
                     vector = vector + self._embedder.embed_query(f"{query} {' '.join(expansions)}", token)
         except (ModelFailed, OSError):
+            if token is not None:
+                token.check()  # the caller left: nothing is known of the endpoint
             if self._is_remote:
                 self._pause_ends = time.monotonic() + PAUSE_SECONDS
             raise

@@ -67,6 +67,8 @@ async def retrieve(
     async def compute() -> Computed[SearchResult]:
         async with services.retrieval_slots.slot():
             result = await services.in_thread(lambda: _search(retriever, normalised, scope, topk))
+        if result.fault:
+            log_event(logging.WARNING, "retrieval_degraded", reason=result.fault)
         return Computed(result, _num_bytes(result), cacheable=not result.degraded)
 
     result, hit = await services.retrieval_cache.get_or_compute(

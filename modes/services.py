@@ -117,6 +117,7 @@ def _make_http_embedder(embedding: EmbeddingSettings) -> Embedder:
         query_template=embedding.query_template,
         passage_template=embedding.passage_template,
         batch=embedding.batch,
+        close=client.close,
     )
 
 

@@ -248,10 +248,6 @@ def test_place_of_an_article_is_the_same_for_every_topk_up_to_a_hundred(
         assert rows_of(library, query, topk) == best[:topk]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="behind place 100 both lists are fused at the depth of topk, which moves the places there",
-)
 def test_place_of_an_article_is_the_same_for_every_topk(large_index: Path) -> None:
     library = loaded(library_of(large_index, toy_embedder()))
     for query in QUERIES:
@@ -261,10 +257,6 @@ def test_place_of_an_article_is_the_same_for_every_topk(large_index: Path) -> No
             assert rows_of(library, query, topk) == best[:topk]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="_append moves scores down by a difference, whose rounding can lift the next one by a bit",
-)
 def test_scores_never_rise(large_index: Path) -> None:
     retriever = loaded(library_of(large_index, toy_embedder())).snapshot.retriever
     assert retriever is not None
@@ -385,9 +377,6 @@ def test_model_folder_with_nonsense_in_its_settings_is_refused_with_a_sentence(
         OnnxEmbedder(model_copy)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="UnicodeEncodeError: the fingerprint is taken of text that UTF-8 cannot carry"
-)
 def test_settings_with_half_a_character_are_refused_with_a_sentence(model_copy: Path) -> None:
     place = model_copy / "cg_rag_model.json"
     place.write_text(place.read_text("utf-8").replace('"toy"', '"\\ud800"'), "utf-8")
@@ -395,7 +384,6 @@ def test_settings_with_half_a_character_are_refused_with_a_sentence(model_copy: 
         OnnxEmbedder(model_copy)
 
 
-@pytest.mark.xfail(strict=True, reason="RuntimeError of Path.resolve")
 def test_model_file_that_links_to_itself_is_refused_with_a_sentence(model_copy: Path) -> None:
     (model_copy / "model.onnx").unlink()
     (model_copy / "model.onnx").symlink_to("model.onnx")
@@ -403,9 +391,6 @@ def test_model_file_that_links_to_itself_is_refused_with_a_sentence(model_copy: 
         OnnxEmbedder(model_copy)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="only IndexLibraryError and OSError of a model are caught: refresh raises, for ever"
-)
 def test_model_that_cannot_be_opened_for_whatever_reason_leaves_search_by_words(index_copy: Path) -> None:
     def fail() -> Embedder:
         raise RuntimeError("whatever")
@@ -447,10 +432,6 @@ def test_weights_outside_of_the_model_folder_are_refused(tmp_path: Path, locatio
         OnnxEmbedder(tmp_path / "toy")
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="protobuf drops the bits of a tag above 32, our walker does not: the field is not seen",
-)
 def test_weights_that_hide_behind_a_tag_of_more_than_32_bits_are_found(tmp_path: Path) -> None:
     external_model(tmp_path / "toy", "weights", ENTRY_TAG | 1 << 32)
     weights = tmp_path / "toy" / "weights"
@@ -476,10 +457,6 @@ def test_garbage_for_a_tokenizer_is_refused_with_a_sentence(model_copy: Path, ca
         OnnxEmbedder(model_copy)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="tokenizers raises bare Exception from encode; nobody catches it: 500, and a traceback in a build",
-)
 def test_tokenizer_that_does_not_know_a_character_fails_as_a_model_does(model_copy: Path) -> None:
     set_tokenizer(
         model_copy, Tokenizer(models.Unigram([("a", 0.0)], unk_id=None, byte_fallback=False)).to_str()
@@ -488,16 +465,12 @@ def test_tokenizer_that_does_not_know_a_character_fails_as_a_model_does(model_co
         OnnxEmbedder(model_copy).embed_query("脚手架")
 
 
-@pytest.mark.xfail(strict=True, reason="ZeroDivisionError for a text without tokens")
 def test_text_of_no_tokens_fails_as_a_model_does(model_copy: Path) -> None:
     set_tokenizer(model_copy, Tokenizer(models.BPE({"a": 0}, [])).to_str())
     with pytest.raises(IndexLibraryError):
         OnnxEmbedder(model_copy).embed_query("脚手架")
 
 
-@pytest.mark.xfail(
-    strict=True, reason="IndexError of NumPy: pooling takes the mask's length for the output's"
-)
 def test_model_that_gives_fewer_states_than_tokens_fails_as_a_model_does(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "toy", first_state_only, ["batch", "some", HIDDEN], pooling="last")
     with pytest.raises(ModelFailed):
@@ -511,9 +484,6 @@ def test_model_that_gives_no_direction_fails_as_a_model_does(tmp_path: Path, val
         OnnxEmbedder(folder).embed_query("脚手架")
 
 
-@pytest.mark.xfail(
-    strict=True, reason="fields of an article are neutralised one by one, and joined without a space"
-)
 def test_control_token_that_two_fields_of_an_article_make_together_is_broken_up(model: Path) -> None:
     embedder = OnnxEmbedder(model)
     text = embedder.article_text(Article("样例法<", "s>第一条", "脚手架", {}, ()))
@@ -550,9 +520,6 @@ def build_with_fingerprint_of(model: Path, tmp_path: Path) -> None:
     build(tmp_path / "new", made_up)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="Ranker.prepare drops the error: no log line says why questions are answered by words"
-)
 def test_reason_for_answering_by_words_stands_in_the_log(start_server: StartServer, tmp_path: Path) -> None:
     broken = write_model(tmp_path / "toy", states_of(float("nan")), ["batch", "length", HIDDEN])
     build_with_fingerprint_of(broken, tmp_path)
@@ -581,10 +548,6 @@ def test_answers_by_words_are_not_kept_and_a_repaired_model_is_taken_by_itself(
     assert ask(server).json["cache"]["hit"]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the embedder is opened once and kept: a model exchanged in its folder, and an index built with it, need a restart",
-)
 def test_model_exchanged_in_its_folder_together_with_the_index_is_taken_by_itself(
     start_server: StartServer, index_copy: Path, model_copy: Path
 ) -> None:
@@ -596,9 +559,6 @@ def test_model_exchanged_in_its_folder_together_with_the_index_is_taken_by_itsel
     wait_until(lambda: server.get("/health").json["index"]["state"] == "ready", timeout=3)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="_judge refuses every scope; one that is searched by words needs no model"
-)
 def test_scope_that_is_searched_by_words_works_without_the_model_also_when_nothing_degrades(
     vector_index: Path,
 ) -> None:
@@ -608,9 +568,6 @@ def test_scope_that_is_searched_by_words_works_without_the_model_also_when_nothi
     assert library.snapshot.scopes["words"].fault == ""
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the sentence of a model error, with its path, is the message of index.not_ready"
-)
 def test_callers_are_not_told_where_the_model_lies(
     start_server: StartServer, vector_index: Path, tmp_path: Path
 ) -> None:
@@ -744,6 +701,11 @@ def toy_index(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def endpoint() -> Iterator[Any]:
     with upstream_in_thread() as upstream:
         yield upstream
+        for embedder in OPENED:
+            embedder.close()
+
+
+OPENED: list[Embedder] = []
 
 
 def embedder_at(url: str, folder: Path) -> Embedder:
@@ -752,6 +714,7 @@ def embedder_at(url: str, folder: Path) -> Embedder:
     config.write_text("cg_rag:\n" + http_settings(url, 0.4), "utf-8")
     embedder = make_embedder(load(config, {}).settings)
     assert embedder is not None
+    OPENED.append(embedder)
     return embedder
 
 
@@ -800,10 +763,6 @@ def test_service_whose_endpoint_fails_degrades_or_fails_as_configured_and_uses_w
     assert "canary-key" not in server.raw_log.decode()
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a call cancelled by its caller counts as a failure of the endpoint: 5 s of words for all",
-)
 def test_caller_that_leaves_does_not_switch_the_endpoint_off_for_others(
     start_server: StartServer, endpoint: Any, toy_index: Path
 ) -> None:

@@ -263,9 +263,6 @@ def test_damaged_journal_never_brings_a_wrong_vector(
     assert not journal.exists()
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the journal is opened without O_NOFOLLOW and cut: the file behind a link is lost"
-)
 def test_journal_that_is_a_link_does_not_cost_the_file_behind_it(tmp_path: Path) -> None:
     specs, index_dir = interrupted_build(tmp_path)
     journal = journal_path(index_dir, toy_embedder().fingerprint)
@@ -342,10 +339,6 @@ def ends_within(server: ServerProcess, seconds: float) -> bool:
     return time.monotonic() - started < seconds
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the model is never told to stop; questions that wait for it are all computed before the process can end",
-)
 def test_shutdown_does_not_wait_for_a_slow_model_longer_than_it_may(
     start_server: StartServer, tmp_path: Path
 ) -> None:

@@ -240,7 +240,9 @@ async def test_client_leaving_cancels_the_call_to_an_embeddings_endpoint(
         config = tmp_path / "endpoint.yaml"
         config.write_text(f"cg_rag:\n{settings}", "utf-8")
         embedder = make_embedder(load(config, {}).settings)
+        assert embedder is not None
         build_index([SourceSpec(source, "two", ())], tmp_path / "index", None, embedder=embedder)
+        embedder.close()
         services, url = await start(settings, tmp_path / "index")
         asking = asyncio.create_task(ask(url, "脚手架"))
         async with asyncio.timeout(10):
