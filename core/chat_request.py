@@ -27,6 +27,11 @@ _ABOUT_STRUCTURE: Final = re.compile(
     r"|guided decoding|grammar",
     re.I,
 )
+_ABOUT_SOMETHING_ELSE: Final = re.compile(
+    r"context|too (?:long|large)|token|length|api[ _-]?key|auth|credential|model|content|inspection|safety|policy|quota"
+    r"|balance|billing|image|must contain the word",
+    re.I,
+)
 # dashscope and openai: a fault of this one prompt, and no reason to do without from here on.
 _LACKS_THE_WORD: Final = re.compile(r"must contain the word", re.I)
 
@@ -78,6 +83,11 @@ def build_body(request: ChatRequest, wording: Wording) -> dict[str, Any]:
         schema = without_keywords(request.schema, wording.provider.schema_lacks)
         body |= structured_fields(wording.structured_output, schema)
     return body | dict(request.extra)
+
+
+def may_be_structure(detail: str, wording: Wording) -> bool:
+    """Whether a refusal that names no feature may mean the constraint: it was asked for, and nothing else is blamed."""
+    return wording.structured_output != "none" and not _ABOUT_SOMETHING_ELSE.search(detail)
 
 
 def refused_feature(detail: str) -> Feature | None:

@@ -24,7 +24,7 @@ from cg_rag.core.selection import (
 )
 from cg_rag.core.upstream import ChatDelta, ChatRequest, ChatUpstream, UpstreamEmpty, UpstreamError
 
-WAS_CUT = "上游应答中断，重新作答"
+WAS_CUT = "上游应答中断"
 WAS_THINKING = "此前的文字是思考过程"
 
 Event = Token | AnswerReset
@@ -68,6 +68,8 @@ class PickConversation:
         self._candidates = candidates
         self._ends_at = time.monotonic() + timeout_seconds
         self._thinking: list[str] = []
+        self.structured_output = "none"
+        """The constraint of the last answer that came to its end."""
         self._begin()
 
     @property
@@ -90,7 +92,7 @@ class PickConversation:
                 yield event
         if self._is_valid() or not self._may_repeat():
             return
-        more = [] if self.error else correction_messages(self.raw, self.fault, self._num_candidates)
+        more = correction_messages(self.raw, self.fault, self._num_candidates)
         async with aclosing(self._call([*self._messages, *more])) as events:
             async for event in events:
                 yield event
@@ -102,7 +104,6 @@ class PickConversation:
         try:
             async with aclosing(self._upstream.stream(request, budget_seconds)) as deltas:
                 async for delta in deltas:
-                    self._has_heard = True
                     for event in self._take(delta):
                         yield event
         except UpstreamError as error:
@@ -118,7 +119,7 @@ class PickConversation:
 
     def _begin(self) -> None:
         self._forget_text()
-        self.error, self.fault, self._has_heard = None, "", False
+        self.error, self.fault = None, ""
 
     def _forget_text(self) -> None:
         self._reader = PickReader(self._num_candidates, self._max_items)
@@ -128,10 +129,13 @@ class PickConversation:
         return self.error is None and not self.fault
 
     def _may_repeat(self) -> bool:
-        """What failed before the first word, the client has tried again itself."""
-        return self.error is None or (self._has_heard and self.error.may_retry)
+        """An answer that says nothing usable is asked for once more; a call that failed is not: before the first token the
+        client has tried again itself, and behind it nobody does."""
+        return self.error is None
 
     def _take(self, delta: ChatDelta) -> Iterator[Event]:
+        if delta.result is not None:
+            self.structured_output = delta.result.structured_output
         if delta.retracts_text:
             yield from self._void(WAS_THINKING)
             yield from self._think(self.raw)

@@ -12,9 +12,10 @@ from typing import Final, Literal
 
 Fault = Literal["no_list", "none_valid"]
 
-# Longest beginning of a key that may still become one; white space in it is bounded for this.
-_KEY: Final = re.compile(r"indices\\?[\"'“”]?\s{0,32}[:：]\s{0,32}\[")
-_MAX_KEY_CHARS: Final = 76
+# `excluded_indices` is another key. The longest beginning that may still become one, and the character before it: white
+# space in it is bounded for this.
+_KEY: Final = re.compile(r"(?<![A-Za-z0-9_])indices\\?[\"'“”]?\s{0,32}[:：]\s{0,32}\[")
+_MAX_KEY_CHARS: Final = 77
 # A backslash before a quote: JSON inside of a JSON string.
 _ITEM: Final = re.compile(
     r"(?P<gap>[\s,，、]+)"
@@ -64,8 +65,10 @@ class PickReader:
         self._rest += text
         while not self._done and (self._read_item() if self._in_list else self._find_list()):
             pass
-        self._rest = self._rest[self._place :]
-        self._place = 0
+        # One character that is read already stays: whether a key begins behind it hangs on it.
+        read = max(0, self._place - 1)
+        self._rest = self._rest[read:]
+        self._place -= read
         return self._picks[known:]
 
     def finish(self, truncated: bool = False) -> list[int]:

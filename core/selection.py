@@ -89,7 +89,10 @@ def pick_messages(
     look like another one."""
     lines = ["候选条文："]
     lines += [_candidate_line(index, candidate) for index, candidate in enumerate(candidates, 1)]
-    lines += [f"问题：{query}", f'最多选择 {max_items} 条。只输出一个 JSON 对象，形如 {{"indices":[1]}}。']
+    lines += [
+        f"问题：{query}",
+        f'最多选择 {max_items} 条。只输出一个 JSON 对象，形如 {{"indices":[编号,…]}}。',
+    ]
     return [{"role": "system", "content": system_prompt}, {"role": "user", "content": "\n".join(lines)}]
 
 
@@ -110,7 +113,7 @@ def correction_messages(raw: str, reason: str, num_candidates: int) -> list[Mess
     """What is said after an answer without a valid selection; some servers refuse an empty assistant message."""
     said = raw.strip()[:MAX_QUOTED_CHARS] or "（空）"
     wanted = f'编号须为 1..{num_candidates} 的整数；没有直接相关的条文时输出 {{"indices":[]}}。'
-    ask = f'上面的回答不能使用：{reason}。请重新作答，只输出一个 JSON 对象，形如 {{"indices":[1]}}，{wanted}'
+    ask = f'上面的回答不能使用：{reason}。请重新作答，只输出一个 JSON 对象，形如 {{"indices":[编号,…]}}，{wanted}'
     return [{"role": "assistant", "content": said}, {"role": "user", "content": ask}]
 
 

@@ -20,7 +20,7 @@ from urllib.request import getproxies, proxy_bypass
 import aiohttp
 from pydantic import SecretStr
 
-from cg_rag.core.chat_request import ChatRequest, Wording, build_body, refused_feature
+from cg_rag.core.chat_request import ChatRequest, Wording, build_body, may_be_structure, refused_feature
 from cg_rag.core.chat_stream import ChatDelta, ChatParser, ChatResult
 from cg_rag.core.exchange import Exchange, Timeouts
 from cg_rag.core.json_parts import EncodedBody, Slices, encode_body
@@ -139,6 +139,7 @@ class _Plan:
     retries: int = 0
     has_yielded: bool = False
     wording: Wording | None = None
+    modest: StructuredOutput | None = None
     failure: UpstreamError | None = None
 
 
@@ -258,11 +259,13 @@ class ChatUpstream:
             thinking_control=self._settings.thinking_control or self._provider.thinking_control,
             thinking=thinking,
             streamed=plan.streamed,
-            structured_output=self._structured_output if is_constrained else "none",
+            structured_output=(plan.modest or self._structured_output) if is_constrained else "none",
             include_usage=self._include_usage,
         )
 
     def _named(self, delta: ChatDelta, result: ChatResult, plan: _Plan, wording: Wording) -> ChatDelta:
+        if plan.modest is not None:
+            self._structured_output = plan.modest  # it has helped, so it is what this upstream takes
         named = replace(
             result,
             model=self._settings.model,
@@ -282,7 +285,7 @@ class ChatUpstream:
         """Returns when another attempt may begin; raises `failure` when there is to be none."""
         if plan.has_yielded:
             raise failure
-        if plan.wording is not None and self._steps_down(failure, plan.wording):
+        if plan.wording is not None and self._steps_down(failure, plan, plan.wording):
             return
         plan.retries += 1
         if not failure.may_retry or plan.retries >= self._settings.max_attempts:
@@ -297,7 +300,7 @@ class ChatUpstream:
         log_event(logging.DEBUG, "upstream_retry", reason=failure.reason, status=failure.status)
         await asyncio.sleep(wait)
 
-    def _steps_down(self, failure: UpstreamError, wording: Wording) -> bool:
+    def _steps_down(self, failure: UpstreamError, plan: _Plan, wording: Wording) -> bool:
         """Whether the same request, put more modestly, may be taken. Another call may have found out the same
         meanwhile, so only what this one was refused is stepped down from."""
         if not isinstance(failure, UpstreamRefused) or failure.status not in (400, 422):
@@ -308,6 +311,10 @@ class ChatUpstream:
         elif feature == "structured_output" and (modest := weaker(wording.structured_output)):
             if self._structured_output == wording.structured_output:
                 self._structured_output = modest
+        elif feature is None and plan.modest is None and may_be_structure(failure.detail, wording):
+            # A terse refusal names nothing. Tried once without, and remembered only when that is taken.
+            plan.modest = "none"
+            return True
         else:
             return False
         log_event(

@@ -224,7 +224,7 @@ async def _run_model(
             async for event in events:
                 yield event
     outcome.stats["model_ms"] = (time.perf_counter() - started) * 1000
-    outcome.thinking, outcome.debug = conversation.thinking, _debug(conversation, upstream)
+    outcome.thinking, outcome.debug = conversation.thinking, _debug(conversation)
     outcome.failure = _model_failure(conversation)
     if outcome.failure is None:
         for line in conversation.lines.finish():
@@ -288,9 +288,9 @@ def _model_failure(conversation: PickConversation) -> dict[str, Any] | None:
     return None
 
 
-def _debug(conversation: PickConversation, upstream: Upstream) -> dict[str, Any]:
+def _debug(conversation: PickConversation) -> dict[str, Any]:
     return {
-        "structured_output": upstream.chat().structured_output,
+        "structured_output": conversation.structured_output,
         "system_prompt_sha256": _system_prompt().sha256,
         "attempts": conversation.attempts,
         "calls": [{"raw": call.raw, "fault": call.fault} for call in conversation.calls],

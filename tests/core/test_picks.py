@@ -179,3 +179,21 @@ def test_megabytes_of_nonsense_cost_no_more_than_their_length(text: str) -> None
     reader.finish()
     assert reader.picks == ()
     assert time.process_time() - started < 1.0
+
+
+@pytest.mark.parametrize("cut", range(1, 60))
+@pytest.mark.parametrize("key", ["excluded_indices", "rejected_indices", "not_indices", "preindices"])
+def test_list_of_another_key_is_no_selection_however_it_is_cut(key: str, cut: int) -> None:
+    text = f'{{"{key}":[2],' + " " * 80 + '"indices":[3]}'
+    reader = PickReader(5, 5)
+    for start in range(0, len(text), cut):
+        reader.feed(text[start : start + cut])
+    reader.finish()
+    assert reader.picks == (3,)
+
+
+def test_prompt_that_is_said_again_is_passed_over() -> None:
+    reader = PickReader(5, 5)
+    reader.feed('按 {"indices":[编号,…]} 作答：{"indices":[3,4]}')
+    reader.finish()
+    assert reader.picks == (3, 4)

@@ -76,7 +76,7 @@ def test_system_prompt_goes_out_as_it_is_and_json_is_named_with_an_example() -> 
     system, user = pick_messages("  原样\n", "脚手架？", [candidate()], 3)
     assert system == {"role": "system", "content": "  原样\n"}
     assert user["content"].endswith(
-        '问题：脚手架？\n最多选择 3 条。只输出一个 JSON 对象，形如 {"indices":[1]}。'
+        '问题：脚手架？\n最多选择 3 条。只输出一个 JSON 对象，形如 {"indices":[编号,…]}。'
     )
 
 

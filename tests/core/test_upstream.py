@@ -277,3 +277,31 @@ def test_the_scripted_server_also_serves_tests_without_a_loop() -> None:
     with upstream_in_thread(says("好")) as server:
         assert asyncio.run(call(server.url)) == "好"
         assert server.requests[0].json["model"] == "m"
+
+
+@pytest.mark.parametrize("words", ["Bad Request", "invalid request body", "Unsupported parameter"])
+async def test_terse_refusal_is_tried_once_without_the_constraint_and_remembered_when_that_is_taken(
+    words: str,
+) -> None:
+    wanted = ChatRequest(ASK.messages, schema=SCHEMA)
+    async with bench(error(400, words), says("{}"), says("{}"), max_attempts=1) as b:
+        result = await b.client.complete(wanted)
+        assert (result.text, result.attempts, result.structured_output) == ("{}", 2, "none")
+        await b.client.complete(wanted)
+        assert ["response_format" in request.json for request in b.server.requests] == [True, False, False]
+
+
+async def test_refusal_of_one_prompt_does_not_cost_the_constraint() -> None:
+    wanted = ChatRequest(ASK.messages, schema=SCHEMA)
+    async with bench(error(400, "Bad Request"), error(400, "Bad Request"), says("{}"), max_attempts=1) as b:
+        with pytest.raises(UpstreamRefused):
+            await b.client.complete(wanted)
+        await b.client.complete(wanted)
+        assert ["response_format" in request.json for request in b.server.requests] == [True, False, True]
+
+
+async def test_refusal_that_blames_something_else_is_not_tried_again() -> None:
+    async with bench(error(400, "maximum context length is 4096 tokens"), max_attempts=1) as b:
+        with pytest.raises(UpstreamRefused):
+            await b.client.complete(ChatRequest(ASK.messages, schema=SCHEMA))
+        assert len(b.server.requests) == 1
