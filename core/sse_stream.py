@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar, cast
+from typing import Protocol, TypeVar, cast
 
 from aiohttp import web
 from aiohttp.http import StreamWriter
@@ -138,9 +138,7 @@ class SseStream:
         except asyncio.CancelledError:
             if not self._was_stopped():
                 raise
-            failure = CgError(
-                "internal_error", "服务正在停止，本次请求未完成，请稍后重试。", {"reason": "shutdown"}
-            )
+            failure = shutdown_error()
         except Exception:
             logger.exception("internal_error")
             failure = CgError("internal_error")
@@ -207,17 +205,55 @@ class _ReaderGone(Exception):
     """The connection is closed. Apart from ConnectionError, because a mode may raise that for its upstream."""
 
 
-class OpenStreams:
-    """The streams that one application is sending."""
+class Stoppable(Protocol):
+    def stop(self) -> None: ...
+
+
+class _Answer:
+    """An answer in one piece that is being made: `stop` cancels its task, and says that it was us."""
 
     def __init__(self) -> None:
-        self._streams: set[SseStream] = set()
+        self._task = asyncio.current_task()
+        self.stopping = False
+
+    def stop(self) -> None:
+        self.stopping = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def was_stopped(self) -> bool:
+        """Whether the cancellation came from `stop` alone, and not also from a connection that was lost."""
+        return self.stopping and self._task is not None and self._task.uncancel() == 0
+
+
+@contextmanager
+def answering(request: web.Request) -> Iterator[None]:
+    """Around the making of an answer in one piece: at the shutdown limit it becomes an error that is still sent."""
+    answer = _Answer()
+    with request.app[OPEN_STREAMS].holding(answer):
+        try:
+            yield
+        except asyncio.CancelledError:
+            if answer.was_stopped():
+                raise shutdown_error() from None
+            raise
+
+
+def shutdown_error() -> CgError:
+    return CgError("internal_error", "服务正在停止，本次请求未完成，请稍后重试。", {"reason": "shutdown"})
+
+
+class OpenStreams:
+    """What one application is answering, streams and answers in one piece."""
+
+    def __init__(self) -> None:
+        self._streams: set[Stoppable] = set()
 
     def __len__(self) -> int:
         return len(self._streams)
 
     @contextmanager
-    def holding(self, stream: SseStream) -> Iterator[None]:
+    def holding(self, stream: Stoppable) -> Iterator[None]:
         self._streams.add(stream)
         try:
             yield
@@ -233,7 +269,7 @@ OPEN_STREAMS: web.AppKey[OpenStreams] = web.AppKey("cg_rag.open_streams", OpenSt
 
 
 def follow_streams(app: web.Application, shutdown_timeout_seconds: float) -> None:
-    """Let streams that still run shortly before the shutdown time-out end with `error` instead of being cut."""
+    """Let what is still answered shortly before the shutdown time-out end with an error instead of being cut."""
     streams = app[OPEN_STREAMS] = OpenStreams()
 
     async def stop_in_time(_app: web.Application) -> None:

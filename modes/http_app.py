@@ -22,7 +22,7 @@ from cg_rag.core.log import log_event, logger
 from cg_rag.core.memory import give_back
 from cg_rag.core.openapi import Route, build_openapi
 from cg_rag.core.requests import parse_request
-from cg_rag.core.sse_stream import answer_stream, follow_streams
+from cg_rag.core.sse_stream import answer_stream, answering, follow_streams
 from cg_rag.core.web import (
     BASE_PATH,
     KEY_NAME,
@@ -128,8 +128,9 @@ def _gets(services: Services, version: str) -> list[Get]:
 
 def _json_handler(mode: Mode, services: Services) -> Handler:
     async def handler(request: web.Request) -> web.Response:
-        fields = parse_request(mode.Request, await _read_body(request, services))
-        answer = encode_json(await drain(mode.run(fields, services, request[REQUEST_ID])))
+        with answering(request):
+            fields = parse_request(mode.Request, await _read_body(request, services))
+            answer = encode_json(await drain(mode.run(fields, services, request[REQUEST_ID])))
         if len(answer) > LARGE_ANSWER_BYTES:
             # An answer that nobody reads stays in memory until the write deadline, like a body nobody finishes.
             lease = await services.body_bytes.take(min(len(answer), services.body_bytes.max_units))

@@ -308,3 +308,30 @@ def test_openapi_names_the_streams(server: ServerProcess) -> None:
         operation = paths[f"/cg-rag{path}/stream"]["post"]
         assert "text/event-stream" in operation["responses"]["200"]["content"]
         assert operation["requestBody"]["required"] is True
+
+
+def test_answer_that_is_not_ready_at_the_shutdown_limit_is_an_error_that_arrives(
+    start_server: StartServer,
+) -> None:
+    with upstream_in_thread(says("x", cut_after=1, cut_by=[Hang()])) as silent:
+        server = start_server(
+            f"  server: {{shutdown_timeout_seconds: 1}}\n"
+            f"  generation: {{endpoint: '{silent.url}', model: m, provider: openai}}\n"
+        )
+        server.wait_ready()
+        with server.connect() as connection:
+            body = json.dumps({"query": "脚手架"}).encode()
+            connection.sendall(
+                b"POST /cg-rag/rag HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+            )
+            wait_for(lambda: bool(silent.requests))
+            server.signal()
+            answer = b""
+            while piece := connection.recv(65536):
+                answer += piece
+        assert answer.startswith(b"HTTP/1.1 500 ")
+        assert b'"reason":"shutdown"' in answer
+        line = server.wait_event("request", path="/cg-rag/rag")
+        assert (line["status"], line["code"]) == (500, "internal_error")
+        assert server.wait_exit() == 0
