@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,8 @@ from cg_rag.index.durable import build_lock, discard, disk_errors
 from cg_rag.index.embedding import RowVectors, describe_embedding
 from cg_rag.index.errors import IndexDamaged, IndexMissing, SourceInvalid
 from cg_rag.index.generation import discard_leftovers
-from cg_rag.index.importers import BadRow, Source, find_source, read_source
+from cg_rag.index.importers import FileReport, ImportLog, Note, Source, find_source, read_source
+from cg_rag.index.importers.input_file import Kind
 from cg_rag.index.journal import discard_old_journals, journal_path
 from cg_rag.index.lexical import MAX_ROWS, LexicalArrays
 from cg_rag.index.model_errors import Cancelled
@@ -30,6 +32,7 @@ from cg_rag.index.progress import Progress, Silence
 from cg_rag.index.source_spec import SourceSpec, check_names, describe_source, parse_source_spec
 from cg_rag.index.spool import Spool, count_changes, encode_article, line_digest
 from cg_rag.index.store import IndexReader, write_generation
+from cg_rag.index.validity import is_in_force
 
 if TYPE_CHECKING:
     from cg_rag.index.embedder import Embedder
@@ -38,6 +41,9 @@ __all__ = ["BuildReport", "Progress", "RowsInvalid", "SourceSpec", "build_index"
 
 # A report that lists more than this is not read; the count is always told.
 MAX_LISTED_ROWS = 20
+# What the manifest tells of the reading of a source, by the kind of note that is counted.
+_NOTE_COUNTS: Mapping[str, Kind] = {"skipped": "rejected", "left": "left", "warnings": "warning"}
+COUNTED = (*_NOTE_COUNTS, "not_in_force")
 
 
 class RowsInvalid(SourceInvalid):
@@ -46,7 +52,7 @@ class RowsInvalid(SourceInvalid):
     `rows` are the first of them, `count` is how many there are.
     """
 
-    def __init__(self, rows: Sequence[BadRow], count: int) -> None:
+    def __init__(self, rows: Sequence[Note], count: int) -> None:
         listed = "".join(f"\n  {row.place}：{row.reason}" for row in rows)
         more = f"\n  ……另有 {count - len(rows)} 行" if count > len(rows) else ""
         super().__init__(
@@ -58,12 +64,17 @@ class RowsInvalid(SourceInvalid):
 
 @dataclass(frozen=True, slots=True)
 class CorpusReport:
-    """`reused`: the rows were copied from the old index. `skipped` counts bad rows that were left out."""
+    """`reused`: the rows were copied from the old index. `skipped` counts bad rows that were left out, `left` and
+    `warnings` what was told of the files when they were read, `not_in_force` articles of repealed or superseded laws.
+    """
 
     name: str
     num_docs: int
     reused: bool
     skipped: int
+    left: int = 0
+    warnings: int = 0
+    not_in_force: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +83,7 @@ class BuildReport:
 
     added, removed, unchanged count articles against the old index, by the digest of the record. `embedded`
     counts texts that went through the model, `reused_vectors` rows whose vector was there before: in the old
-    index, or kept from a build that was interrupted.
+    index, or kept from a build that was interrupted. `files` are those that were read this time.
     """
 
     fingerprint: str
@@ -83,9 +94,10 @@ class BuildReport:
     removed: int
     unchanged: int
     corpora: tuple[CorpusReport, ...]
-    bad_rows: tuple[BadRow, ...]
+    bad_rows: tuple[Note, ...]
     num_bad_rows: int
-    unsupported: tuple[str, ...]
+    unsupported: tuple[Note, ...]
+    files: tuple[FileReport, ...]
     notes: tuple[str, ...]
     bytes_on_disk: int
     seconds: float
@@ -102,6 +114,7 @@ def build_index(
     skip_invalid: bool = False,
     embedder: Embedder | None = None,
     should_stop: Callable[[], bool] | None = None,
+    log: ImportLog | None = None,
 ) -> BuildReport:
     """Build an index of all `specs` and make it current; without an `embedder` one for lexical search only.
 
@@ -109,7 +122,8 @@ def build_index(
     from the old index. Raises SourceInvalid (RowsInvalid for bad rows unless `skip_invalid`), IndexBusy,
     BuildFailed, Cancelled when `should_stop` says so; the old index then stands as it was. Vectors that were
     made until then, or until the process was killed, are kept for the next build. The embedder's own errors
-    arrive as BuildFailed when they are ModelFailed or OSError, others as they are.
+    arrive as BuildFailed when they are ModelFailed or OSError, others as they are. With a `log` every source is read
+    again, so that the log is whole.
     """
     began = time.monotonic()
     check_names(specs)
@@ -117,7 +131,7 @@ def build_index(
         discard_leftovers(index_dir)
         discard_old_journals(index_dir, embedder.fingerprint if embedder else None)
         build = _Build(
-            specs, index_dir, progress or Silence(), skip_invalid, force, embedder, should_stop or _go_on
+            specs, index_dir, progress or Silence(), skip_invalid, force, embedder, should_stop or _go_on, log
         )
         try:
             return build.run(began)
@@ -140,25 +154,26 @@ class _Build:
     force: bool
     embedder: Embedder | None
     should_stop: Callable[[], bool]
+    wanted_log: ImportLog | None = None
+    log: ImportLog = field(default_factory=ImportLog)
     old: IndexReader | None = None
     vectors: RowVectors | None = None
-    bad_rows: list[BadRow] = field(default_factory=list)
-    num_bad_rows: int = 0
     notes: list[str] = field(default_factory=list)
-    unsupported: list[str] = field(default_factory=list)
+    unread: list[Note] = field(default_factory=list)
 
     def run(self, began: float) -> BuildReport:
+        self.log = self.wanted_log or self.log
         self.old = self._open_old()
-        sources = [find_source(spec.path) for spec in self.specs]
-        self.unsupported = [str(path) for source in sources for path in source.unsupported]
+        sources = [find_source(spec.path, spec.columns) for spec in self.specs]
         entries = [describe_source(spec, source) for spec, source in zip(self.specs, sources, strict=True)]
-        reused = [not self.force and self._is_known(entry) for entry in entries]
+        afresh = self.force or self.wanted_log is not None
+        reused = [not afresh and self._is_known(entry) for entry in entries]
+        self.unread = [
+            note for source, known in zip(sources, reused, strict=True) if known for note in source.unread
+        ]
         if self.old is not None and all(reused) and self._same_corpora(entries) and self._same_embedding():
             self._discard_journal()
-            corpora = tuple(
-                CorpusReport(entry["name"], entry["num_docs"], True, entry["skipped"])
-                for entry in self.old.manifest["corpora"]
-            )
+            corpora = tuple(_corpus_report(entry, True) for entry in self.old.manifest["corpora"])
             return self._report(self.old, corpora, False, (0, 0, self.old.num_docs), began)
         return self._rebuild(sources, entries, reused, began)
 
@@ -219,11 +234,11 @@ class _Build:
         with Spool(self.index_dir) as spool:
             for spec, source, entry, known in zip(self.specs, sources, entries, reused, strict=True):
                 spool.start_corpus(spec.corpus)
-                entry["skipped"] = self._copy(spool, spec) if known else self._read(spool, spec, source)
+                entry |= self._copy(spool, spec) if known else self._read(spool, spec, source)
                 entry["num_docs"] = len(spool) - sum(other.num_docs for other in corpora)
-                corpora.append(CorpusReport(spec.corpus, entry["num_docs"], known, entry["skipped"]))
-            if self.num_bad_rows and not self.skip_invalid:
-                raise RowsInvalid(self.bad_rows, self.num_bad_rows)
+                corpora.append(_corpus_report(entry, known))
+            if self.log.count("rejected") and not self.skip_invalid:
+                raise RowsInvalid(self._bad_rows(), self.log.count("rejected"))
             _check_size(len(spool))
             changes = count_changes(self._old_digests(), spool.digests())
             self._write(spool, entries)
@@ -233,32 +248,37 @@ class _Build:
         finally:
             new.close()
 
-    def _copy(self, spool: Spool, spec: SourceSpec) -> int:
+    def _copy(self, spool: Spool, spec: SourceSpec) -> dict[str, int]:
+        """Returns what the manifest tells of the reading."""
         assert self.old is not None
-        self.progress.start(f"沿用 {spec.corpus}", self._old_entries()[spec.corpus]["num_docs"])
+        known = self._old_entries()[spec.corpus]
+        self.progress.start(f"沿用 {spec.corpus}", known["num_docs"])
         for run in self.old.runs:
             if run.corpus == spec.corpus:
                 for line in self.old.article_lines(run):
                     spool.add(line, run.law_name, run.tags)
                 self.progress.advance(run.count)
         self.progress.finish()
-        return int(self._old_entries()[spec.corpus]["skipped"])
+        return {key: int(known.get(key, 0)) for key in COUNTED}
 
-    def _read(self, spool: Spool, spec: SourceSpec, source: Source) -> int:
-        """Returns how many rows were bad."""
-        before = self.num_bad_rows
+    def _read(self, spool: Spool, spec: SourceSpec, source: Source) -> dict[str, int]:
+        """Returns what the manifest tells of the reading."""
+        before = {key: self.log.count(kind) for key, kind in _NOTE_COUNTS.items()}
+        num_old = 0
         self.progress.start(f"读取 {spec.corpus}", None)
-        for article in read_source(source, self._reject):
+        for article in read_source(source, self.log):
+            if self.should_stop():
+                raise Cancelled
             if not spec.only_tags or set(spec.only_tags) & set(article.tags):
                 spool.add(encode_article(article), article.law_name, _merge_tags(article, spec))
+                num_old += not is_in_force(article.extra)
                 self.progress.advance(1)
         self.progress.finish()
-        return self.num_bad_rows - before
+        told = {key: self.log.count(kind) - before[key] for key, kind in _NOTE_COUNTS.items()}
+        return {**told, "not_in_force": num_old}
 
-    def _reject(self, row: BadRow) -> None:
-        self.num_bad_rows += 1
-        if len(self.bad_rows) < MAX_LISTED_ROWS:
-            self.bad_rows.append(row)
+    def _bad_rows(self) -> tuple[Note, ...]:
+        return tuple(islice(self.log.notes("rejected"), MAX_LISTED_ROWS))
 
     def _write(self, spool: Spool, entries: Sequence[Mapping[str, Any]]) -> None:
         self._make_vectors(spool)
@@ -321,9 +341,10 @@ class _Build:
             removed=removed,
             unchanged=unchanged,
             corpora=corpora,
-            bad_rows=tuple(self.bad_rows),
-            num_bad_rows=self.num_bad_rows,
-            unsupported=tuple(self.unsupported),
+            bad_rows=self._bad_rows(),
+            num_bad_rows=self.log.count("rejected"),
+            unsupported=(*self.unread, *self.log.notes("unread")),
+            files=tuple(file for file in self.log.files if file.importer),
             notes=tuple(self.notes),
             bytes_on_disk=index.bytes_on_disk,
             seconds=time.monotonic() - began,
@@ -331,6 +352,12 @@ class _Build:
             reused_vectors=self.vectors.num_reused if self.vectors else kept,
             embedding_seconds=self.vectors.seconds if self.vectors else 0.0,
         )
+
+
+def _corpus_report(entry: Mapping[str, Any], reused: bool) -> CorpusReport:
+    return CorpusReport(
+        entry["name"], entry["num_docs"], reused, **{key: entry.get(key, 0) for key in COUNTED}
+    )
 
 
 def _merge_tags(article: Article, spec: SourceSpec) -> tuple[str, ...]:

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
+from cg_rag.index.columns import cut, num_cells
+
 # Okabe and Ito's palette without its yellow, which is too pale on white; told apart by most colour-blind eyes.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#333333")
 _DASHES = ("", "9 4", "2 4", "10 4 2 4", "16 5")
@@ -53,7 +55,7 @@ def draw_recall(title: str, lines: Sequence[Line]) -> str:
         raise ValueError("a line needs values between 0 and 1")
     frame = _Frame(max(len(line.values) for line in lines), _floor(min(values)))
     labels = [_shorten(line.label) for line in lines]
-    legend = _SAMPLE + 10 + max(map(_cells, labels)) * _CELL
+    legend = _SAMPLE + 10 + max(map(num_cells, labels)) * _CELL
     width = math.ceil(_LEFT + _WIDTH_OF_PLOT + _LEGEND_GAP + legend + 16)
     height = _TOP + max(_HEIGHT_OF_PLOT, _LEGEND_LINE * len(lines)) + _BOTTOM
     body = [*_draw_axes(frame), *_draw_legend(labels)]
@@ -172,11 +174,4 @@ def _clean(text: str) -> str:
 
 
 def _shorten(label: str) -> str:
-    label = _clean(label)
-    while _cells(label) > _MAX_LABEL_CELLS:
-        label = label[:-2] + "…"
-    return label
-
-
-def _cells(text: str) -> int:
-    return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
+    return cut(_clean(label), _MAX_LABEL_CELLS)

@@ -85,7 +85,7 @@ _BARE_DOT = rf"{_DOT}(?:{_POINT}{_SP}条?|{_SP}条|{_NO_UNIT})"
 _SECTION = rf"§{_SP}(?:{_DOT}{_POINT}?|{_N}){_SP}条?"
 _APPENDIX = rf"附录{_SP}(?:[A-Z](?![A-Z])(?:\.?[0-9]{{1,3}}(?:\.[0-9]{{1,3}}){{0,3}})?|{_N})"
 _SUB = (
-    rf"(?P<paragraph>{_SP}第{_SP}{_N}(?:[、和及至]{_N}){{0,5}}{_SP}款)?"
+    rf"(?P<paragraph>{_SP}第{_SP}(?:{_N}(?:[、和及至]{_N}){{0,5}}|\({_SP}{_SHORT}{_SP}\)){_SP}款)?"
     rf"(?P<item>{_SP}(?:第?{_SP}\({_SP}{_SHORT}{_SP}\)(?:[、和及至]\({_SHORT}\)){{0,8}}{_SP}项"
     rf"|第{_SP}{_N}(?:[、和及至]{_N}){{0,8}}{_SP}项|{_POINT}|[㈠-㈩⑴-⒇]|:?{_SP}\(?[A-Z]\)))?"
     rf"(?:{_SP}第{_SP}{_N}{_SP}目)?"
@@ -350,8 +350,10 @@ class _Scanner:
             if following := _NEXT.match(self.folded, pos):
                 start = max(following.start(group) for group in ("row", "one", "dotted"))
                 found += self._cite_articles(law, start, following)
-            elif (following := _NEXT_SUB.match(self.folded, pos)) and following.end() > pos:
-                start = min(s for s in (following.start("paragraph"), following.start("item")) if s >= 0)
+            elif (following := _NEXT_SUB.match(self.folded, pos)) and (
+                starts := [s for s in (following.start("paragraph"), following.start("item")) if s >= 0]
+            ):
+                start = min(starts)
                 paragraph, item = self._slice(following, "paragraph"), self._slice(following, "item")
                 paragraph = paragraph or found[-1].paragraph
                 number = found[-1].article_number

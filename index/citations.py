@@ -26,7 +26,7 @@ from cg_rag.index.law_names import (
     spoken_titles,
     without_newer,
 )
-from cg_rag.index.numerals import CHINESE_DIGITS, article_key, parent_keys, parts_key
+from cg_rag.index.numerals import CHINESE_DIGITS, article_key, fold, parent_keys, parts_key
 
 
 def parse(text: str) -> list[Citation]:
@@ -135,6 +135,11 @@ class Resolver:
         names = _names(law for law, law_rows in found if law_rows)
         return Resolution("exact", names, tuple(rows), unchecked)
 
+    def find_anywhere(self, citation: Citation) -> tuple[int, ...]:
+        """Rows of that article number in every law, for a citation that names no law."""
+        rows = {row for run in range(len(self._lookup.runs)) for row in self._find_in_run(run, citation)}
+        return tuple(sorted(rows))
+
     def _resolve_qualified(self, citation: Citation) -> Resolution | None:
         """《…的解释》（一） as the name that the corpus has."""
         name = f"{citation.law_name or ''}{citation.article_number}"
@@ -239,6 +244,11 @@ _LAWLIKE = re.compile(
     r"(?:\(.{1,5}\))?$"
 )
 _STATE = "中华人民共和国"
+
+
+def is_law_like(name: str) -> bool:
+    """Whether a name says by its last word that it is a law (《…条例》, not 《施工日志》)."""
+    return bool(_LAWLIKE.search(fold(name).strip()))
 
 
 class _NameTable:

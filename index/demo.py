@@ -21,6 +21,7 @@ from typing import Any
 from cg_rag.index.build import Progress, SourceSpec, build_index
 from cg_rag.index.embedder import Embedder
 from cg_rag.index.errors import IndexDamaged, IndexMissing, SourceInvalid
+from cg_rag.index.os_words import fault_of
 from cg_rag.index.store import IndexReader
 
 SAMPLE_DIR = Path(__file__).resolve().parent / "sample"
@@ -214,4 +215,4 @@ def _reason(error: Exception) -> str:
         return "下载失败，请检查网络或 pip 源" + (f"（pip：{lines[-1][:200]}）" if lines else "")
     if isinstance(error, PermissionError):
         return f"不能写入 {error.filename}"
-    return str(error)
+    return fault_of(error)

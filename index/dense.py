@@ -19,18 +19,12 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from cg_rag.index.exact_scores import Answer, ExactScores, Rows, num_candidates
 from cg_rag.index.scan import Floats, Kernel, KernelName, NumpyKernel, OnnxKernel, Ranges, count_rows
 from cg_rag.index.vectors import EncodedQueries, VectorArrays, encode_queries
 
-Rows = NDArray[np.int64]
 Request = tuple[Ranges, int]  # (ranges, k)
-Answer = tuple[Rows, NDArray[np.float64]]
 
-CANDIDATES_PER_RESULT = 4
-# 20 more than k held the whole answer for each of 309 questions over 58,626 articles (k 10 .. 100), 50 more
-# at k 200; each costs one small read of full.i16.
-MIN_CANDIDATES = 100
-MAX_SPARE = 100
 # Scores of one matrix product: 32 MB, or one query over more rows than that.
 MAX_SCORES = 8 << 20
 MAX_BATCH = 32
@@ -54,14 +48,13 @@ class DenseSearcher:
         each other, ModelInvalid where the onnx runtime cannot work.
         """
         # A slice of a memmap object costs ten times as much as one of the plain array over the same memory.
-        scan, scales = np.asarray(arrays.scan), np.asarray(arrays.scales)
-        self._full_scales = np.asarray(arrays.full_scales)
-        shapes = (scales.shape, self._full_scales.shape, arrays.mean.shape)
+        scan, scales, full_scales = map(np.asarray, (arrays.scan, arrays.scales, arrays.full_scales))
+        shapes = (scales.shape, full_scales.shape, arrays.mean.shape)
         if scan.ndim != 2 or shapes != (scan.shape[:1], scan.shape[:1], scan.shape[1:]):
             raise ValueError(f"向量数组的形状不一致：{scan.shape}、{shapes}。")
         self.num_rows, self.dim = scan.shape
         self.kernel_fault: str | None = None
-        self._read_full = read_full
+        self._exact = ExactScores(full_scales, self.dim, read_full)
         self._kernel = self._choose_kernel(scan, scales, kernel)
         self.kernel = self._kernel.name
 
@@ -88,11 +81,7 @@ class DenseSearcher:
 
     def score_rows(self, query: Floats, rows: Rows) -> NDArray[np.float64]:
         """Cosines float64 [len(rows)], the numbers that `search` gives for these rows."""
-        order = np.argsort(rows, kind="stable")
-        cosines = np.empty(len(rows), np.float64)
-        encoded = encode_queries(query[None])
-        cosines[order] = self._rescore(encoded.exact[0], rows[order]) * encoded.units[0]
-        return cosines
+        return self._exact.score(query, rows)
 
     def check(self, queries: Floats, requests: Sequence[Request]) -> None:
         """Raise the ValueError that `search_many` would raise."""
@@ -118,20 +107,8 @@ class DenseSearcher:
     def _decide(
         self, found: Sequence[Rows], encoded: EncodedQueries, requests: Sequence[Request]
     ) -> list[Answer]:
-        answers = []
-        for rows, query, unit, (_, k) in zip(found, encoded.exact, encoded.units, requests, strict=True):
-            exact = self._rescore(query, rows)
-            order = np.argsort(-exact, kind="stable")[:k]
-            answers.append((rows[order], exact[order] * unit))
-        return answers
-
-    def _rescore(self, query: NDArray[np.float64], rows: Rows) -> NDArray[np.float64]:
-        """float64 [len(rows)]: exact whole numbers, times the scale of the row."""
-        full = self._read_full(rows)
-        if full.shape != (len(rows), self.dim):
-            raise ValueError(f"完整向量的形状应为 {(len(rows), self.dim)}，实为 {full.shape}。")
-        sums: NDArray[np.float64] = full.astype(np.float64) @ query
-        return sums * self._full_scales[rows]
+        parts = zip(found, encoded.exact, encoded.units.tolist(), requests, strict=True)
+        return [self._exact.best(query, unit, rows, k) for rows, query, unit, (_, k) in parts]
 
 
 @dataclass(slots=True, eq=False)
@@ -234,22 +211,18 @@ def best_places(scores: Floats, count: int) -> Rows:
     The lowest of the `count` highest maxima of disjoint groups is a bound that `count` scores reach: what is
     below it is out.
     """
-    found = np.arange(len(scores), dtype=np.int64)
     if len(scores) <= count:
-        return found
+        return np.arange(len(scores), dtype=np.int64)
     group = min(_GROUP, len(scores) // (2 * count))
     if group > 1:
         # Group i holds i, i + groups, …: a maximum over columns runs in whole vectors of the CPU.
         groups = len(scores) // group
         maxima = scores[: group * groups].reshape(group, groups).max(axis=0)
         found = np.flatnonzero(scores >= np.partition(maxima, groups - count)[groups - count])
+    else:
+        found = np.arange(len(scores), dtype=np.int64)
     order = np.argsort(-scores[found], kind="stable")[:count]
     return np.sort(found[order])
-
-
-def num_candidates(k: int) -> int:
-    """How many rows get an exact score where `k` are asked for."""
-    return max(MIN_CANDIDATES, min(CANDIDATES_PER_RESULT * k, k + MAX_SPARE))
 
 
 def _candidates(scores: Floats, union: Ranges, request: Request) -> Rows:

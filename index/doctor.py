@@ -7,14 +7,21 @@ from typing import Literal
 
 import numpy as np
 
+from cg_rag.index.corpus import Article
 from cg_rag.index.embedder import Embedder
-from cg_rag.index.errors import IndexLibraryError
+from cg_rag.index.errors import EngineFailed, EngineLacksIndex, IndexLibraryError
 from cg_rag.index.library import EMPTY_SCOPE, IndexLibrary, Snapshot
+from cg_rag.index.os_words import fault_of
 from cg_rag.index.store import IndexReader
 
 # 0.9945-0.9971 between classes of CPU is usual; below this the two do not find the same articles.
 MIN_COSINE = 0.98
 NUM_REEMBEDDED = 20
+PROBE = "脚手架没有验收能不能使用"
+PROBE_ARTICLES = (
+    Article("样例脚手架规范", "第一条", "脚手架搭设完毕应当组织验收，未经验收或者验收不合格的，不得使用。"),
+    Article("样例档案规范", "第二条", "档案室应当通风，每年清点一次。"),
+)
 REBUILD = "运行 cg-rag index build 重新构建（原来的来源文件），或恢复索引目录的备份"
 
 
@@ -42,10 +49,11 @@ def check_index(library: IndexLibrary, active_scope: str) -> list[IndexFinding]:
         )
         findings.append(IndexFinding("ok", "索引", message))
     findings += _check_vectors(library, snapshot)
+    findings += _check_reranker(library, snapshot)
     findings += [
         IndexFinding("error", "索引", fault, REBUILD)
         for fault in snapshot.faults
-        if EMPTY_SCOPE not in fault and fault != snapshot.vector_fault
+        if EMPTY_SCOPE not in fault and fault not in (snapshot.vector_fault, snapshot.rerank_fault)
     ]
     for name, state in snapshot.scopes.items():
         if not state.fault:
@@ -64,11 +72,11 @@ def _check_vectors(library: IndexLibrary, snapshot: Snapshot) -> list[IndexFindi
     if reader is None or reader.vectors is None:
         return [IndexFinding("ok", "向量", "索引没有向量，只按字面检索")] if reader is not None else []
     if snapshot.vector_fault:
-        remedy = (
-            REBUILD
-            if embedder is not None
-            else "检查 embedding.model_dir（或 endpoint），使其与构建时的模型一致"
-        )
+        remedy = REBUILD
+        if snapshot.engine_fault is not None:
+            remedy = _engine_remedy(snapshot.engine_fault)
+        elif embedder is None:
+            remedy = "检查 embedding.model_dir（或 endpoint），使其与构建时的模型一致"
         return [IndexFinding("error", "向量", snapshot.vector_fault, remedy)]
     if embedder is None:
         return [IndexFinding("ok", "向量", "embedding.provider 为 none，只按字面检索")]
@@ -78,7 +86,10 @@ def _check_vectors(library: IndexLibrary, snapshot: Snapshot) -> list[IndexFindi
     except (IndexLibraryError, OSError, ValueError) as error:
         return [
             IndexFinding(
-                "error", "向量", f"嵌入模型无法使用：{error}", "检查 embedding.model_dir 或 endpoint"
+                "error",
+                "向量",
+                f"嵌入模型无法使用：{fault_of(error)}",
+                "检查 embedding.model_dir 或 endpoint",
             )
         ]
     message = (
@@ -88,6 +99,33 @@ def _check_vectors(library: IndexLibrary, snapshot: Snapshot) -> list[IndexFindi
     if cosine < MIN_COSINE:
         return [IndexFinding("error", "向量", message, "在本机运行 cg-rag index build --force 重新生成向量")]
     return [IndexFinding("ok", "向量", f"{message}；计算核 {snapshot.kernel}")]
+
+
+def _engine_remedy(fault: EngineFailed | EngineLacksIndex) -> str:
+    if isinstance(fault, EngineLacksIndex):
+        return "运行 cg-rag index push 推送当前索引"
+    return "检查 index.milvus 的设置，以及 Milvus 是否在运行"
+
+
+def _check_reranker(library: IndexLibrary, snapshot: Snapshot) -> list[IndexFinding]:
+    """Ask it about two articles, one of which answers the question."""
+    source, reranker = library.reranker_source, library.reranker
+    if source is None:
+        return [IndexFinding("ok", "重排", "rerank.method 为 fused，不重排")]
+    remedy = "检查 rerank.endpoint、model 与 api_key" if source.is_remote else "检查 rerank.model_dir"
+    if snapshot.rerank_fault:
+        return [IndexFinding("error", "重排", snapshot.rerank_fault, remedy)]
+    if reranker is None:
+        return [IndexFinding("ok", "重排", "索引没有向量，不重排")] if snapshot.reader is not None else []
+    try:
+        right, wrong = reranker.score(PROBE, PROBE_ARTICLES)
+    except (IndexLibraryError, OSError, ValueError) as error:
+        return [IndexFinding("error", "重排", f"重排模型无法使用：{fault_of(error)}", remedy)]
+    if right is None or wrong is None or right.value <= wrong.value:
+        message = f"{source.name} 没有把答案排在无关的条文之前（问题：{PROBE}）"
+        return [IndexFinding("warning", "重排", message, "以 cg-rag eval retrieval 评测后决定是否使用")]
+    message = f"{source.name}，试问一题：答案 {right.score:.4f}，排在无关条文 {wrong.score:.4f} 之前（只看先后，不看大小）"
+    return [IndexFinding("ok", "重排", message)]
 
 
 def min_cosine(reader: IndexReader, embedder: Embedder) -> float:

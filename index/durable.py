@@ -18,29 +18,28 @@ from pathlib import Path
 
 from cg_rag.index.errors import BuildFailed, IndexBusy
 from cg_rag.index.manifest import FileEntry
+from cg_rag.index.os_words import reason_of
 
 LOCK = ".lock"
 TEMPORARY_PREFIX = ".tmp-"
 
+# Where something is written these say more than elsewhere.
 _REASONS = {
-    errno.ENOSPC: "磁盘空间不足",
-    errno.EDQUOT: "超出磁盘配额",
-    errno.EFBIG: "文件大小超出限制",
-    errno.EIO: "磁盘读写错误",
-    errno.EROFS: "文件系统只读",
     errno.EACCES: "没有写入权限",
     errno.EPERM: "没有写入权限",
-    errno.ENOTDIR: "路径中有一段不是目录",
+    errno.ENOENT: "目录不存在",
 }
 
 
 @contextmanager
-def disk_errors(index_dir: Path) -> Iterator[None]:
-    """Turn an OSError into BuildFailed with a sentence that names the directory and the cause."""
+def disk_errors(index_dir: Path, failed: str = "") -> Iterator[None]:
+    """Turn an OSError into BuildFailed with a sentence that names the directory (or says `failed`) and the cause."""
     try:
         yield
     except OSError as error:
-        reason = _REASONS.get(error.errno or 0, error.strerror or type(error).__name__)
+        reason = _REASONS.get(error.errno or 0) or reason_of(error)
+        if failed:
+            raise BuildFailed(f"{failed}：{reason}。") from error
         raise BuildFailed(f"无法在 {index_dir} 写入新索引：{reason}。原有索引未受影响。") from error
 
 

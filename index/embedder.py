@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -17,10 +16,18 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from cg_rag.index.article_text import ARTICLE_NAMES, break_control_tokens, fill_article
 from cg_rag.index.corpus import Article
 from cg_rag.index.external_data import list_external_files
 from cg_rag.index.model_errors import Cancelled, ModelFailed, ModelInvalid
-from cg_rag.index.model_folder import FINGERPRINT_CHARS, SETTINGS_FILE, ModelFolder, Template, parse_settings
+from cg_rag.index.model_folder import (
+    FINGERPRINT_CHARS,
+    SETTINGS_FILE,
+    ModelFolder,
+    Template,
+    check_range,
+    parse_settings,
+)
 from cg_rag.index.onnx import Array, CancelToken, OnnxSession, kernel_class, runtime_version
 from cg_rag.index.tokenizer import ModelTokenizer
 
@@ -31,21 +38,17 @@ TEXT_VERSION = (
     1  # raise it when neutralising, cutting or filling in changes: stored vectors are then made anew
 )
 QUERY_NAMES = ("text", "instruction")
-ARTICLE_NAMES = ("law_name", "short_law_name", "article_number", "contents")
-STATE_PREFIX = "中华人民共和国"  # 12 of the 20 tokens of a law's name, the same for every statute
-
-
-# What common chat and embedding models take for control; broken by a blank after its first character.
-_CONTROL = re.compile(r"<\|[^|<>]{1,40}\|>|</?s>|\[(?:CLS|SEP|MASK|PAD|UNK)\]")
 
 
 class Embedder(Protocol):
-    """What index building and search need. Vectors are float32 [dim], finite, of length 1."""
+    """What index building and search need. Vectors are float32 [dim], finite, of length 1. `uses_one_processor`: while
+    one text is embedded, another processor may do another."""
 
     name: str
     dim: int
     fingerprint: str
     kernel_class: str
+    uses_one_processor: bool
 
     def embed_query(self, text: str, cancel: CancelToken | None = None) -> Vector: ...
 
@@ -89,11 +92,11 @@ class EmbedderSettings:
     batch: int = 1
 
     def __post_init__(self) -> None:
-        _check_range("dim", self.dim, 1, 8192)
-        _check_range("max_tokens", self.max_tokens, 8, 8192)
-        _check_range("batch", self.batch, 1, 64)
+        check_range("dim", self.dim, 1, 8192)
+        check_range("max_tokens", self.max_tokens, 8, 8192)
+        check_range("batch", self.batch, 1, 64)
         if self.mrl_dim is not None:
-            _check_range("mrl_dim", self.mrl_dim, 1, self.dim)
+            check_range("mrl_dim", self.mrl_dim, 1, self.dim)
             if not self.normalize:
                 raise ValueError("设置了 mrl_dim 时 normalize 须为 true")
         Templates.parse(self.query_template, self.passage_template)
@@ -116,20 +119,7 @@ class Templates:
         return self.query.render({"text": clean(text), "instruction": instruction})
 
     def fill_article(self, article: Article, clean: Callable[[str], str]) -> str:
-        law = clean(article.law_name)
-        values = {
-            "law_name": law,
-            "short_law_name": law.removeprefix(STATE_PREFIX) or law,
-            "article_number": clean(article.article_number),
-            "contents": clean(article.contents),
-        }
-        rendered = self.article.render(values)
-        # A token may also form where two fields meet: law name `…<`, number `s>…`.
-        joined = values["law_name"] + values["article_number"] + values["contents"]
-        if clean(joined) != joined:
-            spaced = {name: f"{value} " for name, value in values.items()}
-            rendered = self.article.render(spaced)
-        return rendered
+        return fill_article(self.article, article, clean)
 
 
 class OnnxEmbedder:
@@ -143,12 +133,13 @@ class OnnxEmbedder:
         folder.check_digests([model, tokenizer, *list_external_files(model)])
         self.name = self.settings.name
         self.dim = self.settings.mrl_dim or self.settings.dim
-        self.fingerprint = _fingerprint("onnx", folder.fingerprint)
+        self.fingerprint = digest_parts("onnx", folder.fingerprint)
         # Another release of the runtime rounds otherwise too (cosine 0.998): its vectors are not mixed either.
         self.kernel_class = f"{kernel_class()}/ort-{runtime_version()}"
         self._templates = Templates.parse(self.settings.query_template, self.settings.passage_template)
         self._tokenizer = ModelTokenizer(tokenizer, self.settings.max_tokens, self.settings.eos)
         self._session = OnnxSession(model, threads=threads)
+        self.uses_one_processor = threads == 1
         self._check_output()
 
     def embed_query(self, text: str, cancel: CancelToken | None = None) -> Vector:
@@ -213,6 +204,7 @@ class CallableEmbedder:
     """
 
     kernel_class = "endpoint"
+    uses_one_processor = False  # it waits, and its owner may have set how many calls it takes at a time
 
     def __init__(
         self,
@@ -236,7 +228,7 @@ class CallableEmbedder:
         self._instruction = instruction
         self._batch = batch
         self._max_chars = max_chars
-        self.fingerprint = _fingerprint(
+        self.fingerprint = digest_parts(
             "endpoint", name, str(dim), query_template, passage_template, instruction, str(max_chars)
         )
 
@@ -262,8 +254,7 @@ class CallableEmbedder:
         return _in_batches(map(self.article_text, articles), self._batch, self._embed, progress, should_stop)
 
     def _clean(self, text: str) -> str:
-        # Servers tokenise these as control tokens; what an article or a question says must stay text.
-        return _CONTROL.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text[: self._max_chars])
+        return break_control_tokens(text[: self._max_chars])
 
     def _embed(self, texts: Sequence[str]) -> Array:
         return finish(np.asarray(self._call(list(texts))), len(texts), self.dim, True, self.name)
@@ -317,11 +308,6 @@ def _in_batches(
             progress(done)
 
 
-def _check_range(name: str, value: int, low: int, high: int) -> None:
-    if not low <= value <= high:
-        raise ValueError(f"{name} 须在 {low}..{high} 之间，收到 {value}。")
-
-
-def _fingerprint(*parts: str) -> str:
+def digest_parts(*parts: str) -> str:
     text = json.dumps([TEXT_VERSION, *parts], ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:FINGERPRINT_CHARS]

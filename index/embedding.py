@@ -21,6 +21,7 @@ from cg_rag.index.corpus import Article
 from cg_rag.index.errors import BuildFailed
 from cg_rag.index.journal import DIGEST_BYTES, VectorJournal
 from cg_rag.index.model_errors import ModelFailed
+from cg_rag.index.os_words import fault_of
 from cg_rag.index.progress import Progress
 from cg_rag.index.spool import decode_article
 from cg_rag.index.store import IndexReader
@@ -173,7 +174,7 @@ def _next(vectors: Iterator[Any], pending: deque[tuple[bytes, Article]]) -> Any:
     try:
         return next(vectors, None)
     except (ModelFailed, OSError) as error:
-        raise _failure(pending, str(error)) from error
+        raise _failure(pending, fault_of(error)) from error
 
 
 def _encode(vector: Any, article: Article, dim: int) -> tuple[NDArray[np.int16], NDArray[np.float32]]:

@@ -7,6 +7,8 @@
      +- ScopeUnknown      a scope that no profile names
      +- SourceInvalid     a source file cannot be imported; says where
      +- BuildFailed       the disk refused to take the new index; the old one stands
+     +- EngineFailed      the engine that holds the vectors cannot be reached, or refused
+     +- EngineLacksIndex  the engine does not hold this index, or not all of it
 
 Messages are Chinese, because `cg-rag index …` and `cg-rag doctor` print them as they are.
 """
@@ -14,6 +16,8 @@ Messages are Chinese, because `cg-rag index …` and `cg-rag doctor` print them 
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+from cg_rag.index.os_words import reason_of
 
 
 class IndexLibraryError(Exception):
@@ -60,5 +64,35 @@ class SourceInvalid(IndexLibraryError):
         self.reason = reason
 
 
+def file_fault(error: OSError) -> str:
+    """Why a file that a user named cannot be read, in Chinese; the system's own words are English."""
+    words = {
+        FileNotFoundError: "文件不存在",
+        IsADirectoryError: "是目录，不是文件",
+        PermissionError: "无权读取",
+    }
+    return words.get(type(error), f"无法读取：{reason_of(error)}")
+
+
 class BuildFailed(IndexLibraryError):
     pass
+
+
+class EngineFailed(IndexLibraryError):
+    """`reason` names no address and no key."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"向量引擎 {name} 不可用：{reason}")
+        self.name = name
+        self.reason = reason
+
+
+class EngineLacksIndex(IndexLibraryError):
+    """`found` rows of `expected` are in `collection`; None where there is no such collection."""
+
+    def __init__(self, collection: str, found: int | None, expected: int) -> None:
+        held = "尚未推送" if found is None else f"只有 {found} 条（应为 {expected} 条）"
+        super().__init__(f"向量引擎的集合 {collection} {held}，请运行 cg-rag index push")
+        self.collection = collection
+        self.found = found
+        self.expected = expected

@@ -17,6 +17,7 @@ from cg_rag.index.errors import IndexLibraryError, ScopeUnknown, SourceInvalid
 from cg_rag.index.evaluation_report import Report, as_json, as_text, draw
 from cg_rag.index.library import IndexLibrary, ScopeState
 from cg_rag.index.measurement import Stage, measure_scope
+from cg_rag.index.os_words import reason_of
 from cg_rag.index.progress import Progress, TerminalProgress
 from cg_rag.index.questions import DEFAULT_ID_FIELDS, Reader, judge_questions, read_questions
 from cg_rag.index.ranking import Method
@@ -50,7 +51,7 @@ def add_eval_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def retrieval_stages(retriever: Retriever) -> list[Stage]:
-    """Words alone, vectors alone, both: each is the whole search with the other stage left out."""
+    """Words alone, vectors alone, both, both reranked: each is the whole search with the other stages left out."""
 
     def stage(name: Method) -> Stage:
         def search(query: str, scope: str, k: int) -> list[int]:
@@ -59,6 +60,8 @@ def retrieval_stages(retriever: Retriever) -> list[Stage]:
         return Stage(name, search)
 
     names: tuple[Method, ...] = ("lexical", "dense", "fused") if retriever.has_vectors else ("lexical",)
+    if retriever.has_reranker:
+        names += ("rerank",)
     return [stage(name) for name in names]
 
 
@@ -105,9 +108,9 @@ def _measure(
     questions = read_questions(Path(args.file))
     library.refresh()
     states = [_usable_scope(library, name) for name in dict.fromkeys(args.scope or [active_scope])]
-    if library.snapshot.vector_fault:
-        # Measured without them, the numbers would pass for those of the index as it was built.
-        raise _Unusable(library.snapshot.vector_fault, 1)
+    if fault := library.snapshot.vector_fault or library.snapshot.rerank_fault:
+        # Measured without them, the numbers would pass for those of what is configured.
+        raise _Unusable(fault, 1)
     reader, retriever = library.snapshot.reader, library.snapshot.retriever
     assert reader is not None
     assert retriever is not None
@@ -129,7 +132,7 @@ def _check_outputs(args: argparse.Namespace) -> None:
 def _usable_scope(library: IndexLibrary, name: str) -> ScopeState:
     state = library.snapshot.get_scope(name)
     if state.fault or library.snapshot.retriever is None:
-        raise _Unusable(f"检索范围 {name} 的索引尚不可用：{state.fault}", 1)
+        raise _Unusable(library.explain(name), 1)
     return state
 
 
@@ -173,4 +176,4 @@ def _write(path: str, text: str) -> None:
     try:
         Path(path).write_text(text, "utf-8")
     except OSError as error:
-        raise _Unusable(f"无法写入 {path}：{error.strerror}", 1) from error
+        raise _Unusable(f"无法写入 {path}：{reason_of(error)}", 1) from error

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from cg_rag.index.chart import Line, draw_recall
+from cg_rag.index.columns import align, cut
 from cg_rag.index.measurement import MISS_RANK, Difference, ScopeResult, StageResult, metrics_within
 from cg_rag.index.metrics import LEVEL, RESAMPLES, SEED, Interval, Ranks
 from cg_rag.index.questions import JudgedQuestion
@@ -153,7 +153,7 @@ def _stage_table(result: ScopeResult, topk: int) -> list[str]:
         [f"耗时 {point}（ms）", *(f"{stage.latency_ms[point]:.2f}" for stage in result.stages)]
         for point in result.stages[0].latency_ms
     ]
-    return _align(rows)
+    return align(rows)
 
 
 def _difference_table(result: ScopeResult) -> list[str]:
@@ -165,7 +165,7 @@ def _difference_table(result: ScopeResult) -> list[str]:
         [_pair(difference), *(_signed(difference.metrics[name]) for name in names)]
         for difference in result.differences
     ]
-    return ["", *_align(rows)]
+    return ["", *align(rows)]
 
 
 def _miss_lines(result: ScopeResult, report: Report) -> list[str]:
@@ -176,7 +176,7 @@ def _miss_lines(result: ScopeResult, report: Report) -> list[str]:
         return [f"{_label(stage.stage)}：相关条文都在前 {MISS_RANK} 条中"]
     lines = [f"{_label(stage.stage)}：{len(misses)} 题有相关条文不在前 {MISS_RANK} 条中"]
     for miss in misses[:_MAX_LISTED]:
-        lines.append(f"  {miss['qid']} {_cut(miss['query'], _MAX_TEXT_CELLS)}")
+        lines.append(f"  {miss['qid']} {cut(miss['query'], _MAX_TEXT_CELLS)}")
         for article in miss["articles"]:
             place = f"第 {article['rank']} 位" if article["rank"] else f"不在前 {report.topk} 条中"
             lines.append(f"    {article['law_name']} {article['article_number']}：{place}")
@@ -189,7 +189,7 @@ def _more(count: int) -> list[str]:
 
 def _listing(names: Sequence[str]) -> str:
     more = f" 等 {len(names)} 个" if len(names) > _MAX_LISTED else ""
-    return "、".join(_cut(name, _MAX_TEXT_CELLS) for name in names[:_MAX_LISTED]) + more
+    return "、".join(cut(name, _MAX_TEXT_CELLS) for name in names[:_MAX_LISTED]) + more
 
 
 def _interval(interval: Interval) -> str:
@@ -207,27 +207,6 @@ def _pair(difference: Difference) -> str:
 
 def _label(stage: str) -> str:
     return STAGE_LABELS.get(stage, stage)
-
-
-def _align(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(_cells, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell + " " * (width - _cells(cell)) for cell, width in zip(row, widths, strict=True)
-        ).rstrip()
-        for row in rows
-    ]
-
-
-def _cells(text: str) -> int:
-    """Columns on a terminal."""
-    return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
-
-
-def _cut(text: str, max_cells: int) -> str:
-    while _cells(text) > max_cells:
-        text = text[:-2] + "…"
-    return text
 
 
 def draw(report: Report) -> str:

@@ -51,13 +51,21 @@ def fuse(
     that is not finite.
     """
     _check(dense, lexical, k, dense_weight)
-    rows = np.union1d(dense[0], lexical[0]).astype(np.int64, copy=False)
+    rows = _unite(dense[0], lexical[0])
     by_vectors, by_words = _spread(rows, dense), _spread(rows, lexical)
-    scores = dense_weight * _z_scores(by_vectors, _floor(dense, num_candidates))
-    scores += (1 - dense_weight) * _z_scores(by_words, _floor(lexical, num_candidates))
+    scores = dense_weight * z_scores(_fill(by_vectors, _floor(dense, num_candidates)))
+    scores += (1 - dense_weight) * z_scores(_fill(by_words, _floor(lexical, num_candidates)))
     # Rows ascend, so a stable sort leaves equal scores in the order of their rows.
     best = np.argsort(-scores, kind="stable")[:k]
     return Fused(rows[best], scores[best], by_vectors[best], by_words[best])
+
+
+def _unite(first: Rows, second: Rows) -> Rows:
+    """The rows of both, ascending, each once; np.union1d hashes and takes four times as long for so few."""
+    rows: Rows = np.sort(np.concatenate([first, second]).astype(np.int64, copy=False))
+    is_new = np.ones(len(rows), np.bool_)
+    np.not_equal(rows[1:], rows[:-1], out=is_new[1:])
+    return rows[is_new]
 
 
 def _check(dense: Ranked, lexical: Ranked, k: int, dense_weight: float) -> None:
@@ -81,10 +89,13 @@ def _floor(ranked: Ranked, num_candidates: int) -> float:
     return float(scores.min()) if len(scores) >= num_candidates else min(0.0, float(scores.min(initial=0.0)))
 
 
-def _z_scores(spread: Scores, floor: float) -> Scores:
-    """A list whose scores are all equal says nothing: zeros."""
-    filled = np.where(np.isnan(spread), floor, spread)
-    if not len(filled) or filled.min() == filled.max():
-        return np.zeros(len(filled))
-    scores: Scores = (filled - filled.mean()) / filled.std()
+def _fill(spread: Scores, floor: float) -> Scores:
+    return np.where(np.isnan(spread), floor, spread)
+
+
+def z_scores(values: Scores) -> Scores:
+    """Values that are all equal say nothing: zeros."""
+    if not len(values) or values.min() == values.max():
+        return np.zeros(len(values))
+    scores: Scores = (values - values.mean()) / values.std()
     return scores

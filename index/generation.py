@@ -51,10 +51,11 @@ from cg_rag.index.manifest import (
     parse_manifest,
 )
 from cg_rag.index.numerals import lookup_keys
+from cg_rag.index.os_words import reason_of
 
 POINTER = "current"
 
-_GENERATION = re.compile(r"[0-9a-f]{16}(\.[1-9][0-9]{0,3})?")
+GENERATION = re.compile(r"[0-9a-f]{16}(\.[1-9][0-9]{0,3})?")
 
 
 def read_pointer(index_dir: Path) -> str | None:
@@ -65,10 +66,10 @@ def read_pointer(index_dir: Path) -> str | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise IndexDamaged(POINTER, f"无法读取：{error.strerror}") from error
+        raise IndexDamaged(POINTER, f"无法读取：{reason_of(error)}") from error
     name = raw.decode("ascii", "replace").removesuffix("\n")
     # The name becomes a path: nothing but a generation's name may leave this function.
-    if not _GENERATION.fullmatch(name):
+    if not GENERATION.fullmatch(name):
         raise IndexDamaged(POINTER, "内容不是索引目录名", "16 位十六进制指纹", repr(name)[:40])
     return name
 
@@ -104,7 +105,7 @@ def write_generation(
     folder.mkdir()
     try:
         fingerprint, files = _write_files(folder, drafts, lines, lexical, corpora, vectors)
-        return _publish(index_dir, folder, fingerprint, files)
+        return publish(index_dir, folder, fingerprint, files)
     finally:
         discard(folder)
 
@@ -202,7 +203,11 @@ def _write_files(
     return orjson.loads(raw)["fingerprint"], files
 
 
-def _publish(index_dir: Path, folder: Path, fingerprint: str, files: Mapping[str, FileEntry]) -> str:
+def publish(index_dir: Path, folder: Path, fingerprint: str, files: Mapping[str, FileEntry]) -> str:
+    """Give `folder`, whose files are all on the disk, its name and make it current; returns the name.
+
+    `files` is what it holds, by name. The build lock must be held. Raises OSError; then everything is as it was.
+    """
     previous = _read_pointer_bytes(index_dir)
     name, exists = _choose_name(index_dir, fingerprint, files)
     try:
@@ -270,11 +275,19 @@ def _restore_pointer(index_dir: Path, previous: bytes | None) -> None:
         replace_file(index_dir / POINTER, previous)
 
 
+def generations(index_dir: Path) -> list[str]:
+    """The names of all generations there are; a directory that cannot be read has none."""
+    try:
+        return sorted(path.name for path in index_dir.iterdir() if GENERATION.fullmatch(path.name))
+    except OSError:
+        return []
+
+
 def _remove_old_generations(index_dir: Path, name: str, previous: bytes | None) -> None:
     """Keep the current generation and the one before it, to which an operator may point back."""
     before = (previous or b"").decode("ascii", "replace").strip()
     if before == name:
         return
-    for path in index_dir.iterdir():
-        if _GENERATION.fullmatch(path.name) and path.name not in (name, before):
-            discard(path)
+    for old in generations(index_dir):
+        if old not in (name, before):
+            discard(index_dir / old)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cg_rag.index.errors import IndexDamaged
+from cg_rag.index.os_words import reason_of
 
 BLOCK_BYTES = 1 << 20
 MAX_BYTES = 1 << 62
@@ -79,7 +80,7 @@ class HeldFile:
             try:
                 count = os.preadv(self.descriptor, [target], offset)
             except OSError as error:
-                raise IndexDamaged(self.name, f"无法读取：{error.strerror}") from error
+                raise IndexDamaged(self.name, f"无法读取：{reason_of(error)}") from error
             if not count:
                 raise IndexDamaged(self.name, "文件在读取时变短", f"第 {offset} 字节之后还有内容", "没有")
             target, offset = target[count:], offset + count
@@ -127,4 +128,4 @@ def open_file(folder: int, name: str) -> HeldFile:
     except FileNotFoundError as error:
         raise IndexDamaged(name, "文件缺失") from error
     except OSError as error:
-        raise IndexDamaged(name, f"无法打开：{error.strerror}") from error
+        raise IndexDamaged(name, f"无法打开：{reason_of(error)}") from error

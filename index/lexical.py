@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cg_rag.index.text import HAN_RANGES, TOKENISER_VERSION, find_words, normalise, terms
+from cg_rag.index.text import HAN_RANGES, NEVER_IN_WORDS, TOKENISER_VERSION, find_words, normalise, terms
 
 __all__ = ["TOKENISER_VERSION", "LexicalArrays", "LexicalSearcher", "term_key", "terms"]
 
@@ -55,6 +55,9 @@ MAX_QUERY_TERMS = 512
 MAX_POSTINGS = 1 << 20
 
 _BLOCK = 64
+_IMPACTS_AT_ONCE = 1 << 14
+
+Points = NDArray[np.uint32]
 
 
 def term_key(term: str) -> int:
@@ -111,29 +114,31 @@ class _Tokens:
         if self.num_rows + len(texts) > MAX_ROWS:
             raise ValueError(f"条文数超过上限 {MAX_ROWS}。")
         normal = [normalise(text) for text in texts]
-        self._add_han(normal)
-        self._add_words(normal)
+        sizes = np.fromiter(map(len, normal), np.int64, len(normal)) + 1
+        joined = "\n".join(normal) + "\n"
+        points = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), np.uint32)
+        is_han = _is_han(points)
+        self._add_han(points, is_han, sizes)
+        self._add_words(normal, np.flatnonzero(_may_hold_words(points, is_han, sizes)).tolist())
         self.num_rows += len(texts)
 
-    def _add_han(self, texts: Sequence[str]) -> None:
-        sizes = np.fromiter(map(len, texts), np.int64, len(texts)) + 1
-        joined = "\n".join(texts) + "\n"
-        points = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), np.uint32)
-        places = np.flatnonzero(_is_han(points))
+    def _add_han(self, points: Points, is_han: NDArray[np.bool_], sizes: NDArray[np.int64]) -> None:
+        places = np.flatnonzero(is_han)
         pairs = places[:-1][np.diff(places) == 1]
-        row_of = np.repeat(np.arange(len(texts), dtype=np.uint64) + np.uint64(self.num_rows), sizes)
+        row_of = np.repeat(np.arange(len(sizes), dtype=np.uint64) + np.uint64(self.num_rows), sizes)
         wide = points.astype(np.uint64)
         single = wide[places]
         double = wide[pairs] << np.uint64(_CHAR_BITS) | wide[pairs + 1]
         rows = np.concatenate([row_of[places], row_of[pairs]])
         self._packed.append(np.concatenate([single, double]) << np.uint64(_ROW_BITS) | rows)
-        counts = np.bincount((rows - np.uint64(self.num_rows)).astype(np.int64), minlength=len(texts))
+        counts = np.bincount((rows - np.uint64(self.num_rows)).astype(np.int64), minlength=len(sizes))
         self._lengths.append(counts)
 
-    def _add_words(self, texts: Sequence[str]) -> None:
-        for offset, text in enumerate(texts):
+    def _add_words(self, texts: Sequence[str], offsets: Iterable[int]) -> None:
+        for offset in offsets:
             before = len(self._words)
-            self._words += [self._word_ids.setdefault(word, len(self._word_ids)) for word in find_words(text)]
+            words = find_words(texts[offset])
+            self._words += [self._word_ids.setdefault(word, len(self._word_ids)) for word in words]
             count = len(self._words) - before
             self._word_rows += [self.num_rows + offset] * count
             self._lengths[-1][offset] += count
@@ -151,12 +156,25 @@ class _Tokens:
         return np.concatenate([*self._packed, words]), word_keys
 
 
-def _is_han(points: NDArray[np.uint32]) -> NDArray[np.bool_]:
+def _is_han(points: Points) -> NDArray[np.bool_]:
+    return _is_in(points, HAN_RANGES)
+
+
+def _is_in(points: Points, ranges: Iterable[tuple[int, int]]) -> NDArray[np.bool_]:
     found = np.zeros(len(points), np.bool_)
-    for first, last in HAN_RANGES:
+    for first, last in ranges:
         # Unsigned wrap-around makes one comparison of two.
         found |= points - np.uint32(first) <= np.uint32(last - first)
     return found
+
+
+def _may_hold_words(points: Points, is_han: NDArray[np.bool_], sizes: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """bool [len(sizes)]: whether find_words may find anything in texts of so many of `points` each.
+
+    Most articles are Han and punctuation alone, and looking for words in them took a third of the build.
+    """
+    may = ~(is_han | _is_in(points, NEVER_IN_WORDS))
+    return np.logical_or.reduceat(may, np.cumsum(sizes) - sizes)
 
 
 def _starts(ordered: NDArray[np.uint64]) -> NDArray[np.int64]:
@@ -195,8 +213,12 @@ def _impacts(
     counts: NDArray[np.int64], rows: NDArray[Any], lengths: NDArray[np.int64], average: float
 ) -> NDArray[np.uint8]:
     norm = K1 * (1 - B + B * lengths / max(1.0, average))
-    fraction = counts / (counts + norm[rows])
-    impacts: NDArray[np.uint8] = np.maximum(1, np.rint(fraction * IMPACT_LEVELS)).astype(np.uint8)
+    impacts = np.empty(len(rows), np.uint8)
+    # In one piece, three quarters of the time goes into memory that is touched for the first time.
+    for start in range(0, len(rows), _IMPACTS_AT_ONCE):
+        part = slice(start, start + _IMPACTS_AT_ONCE)
+        fraction = counts[part] / (counts[part] + norm[rows[part]])
+        impacts[part] = np.maximum(1, np.rint(fraction * IMPACT_LEVELS))
     return impacts
 
 

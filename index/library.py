@@ -20,20 +20,33 @@ from typing import Literal
 
 from cg_rag.index.corpus import LawRun, Scope, Selector, resolve_scope
 from cg_rag.index.embedder import Embedder
-from cg_rag.index.errors import IndexDamaged, IndexLibraryError, IndexMissing, ScopeUnknown
+from cg_rag.index.errors import (
+    EngineFailed,
+    EngineLacksIndex,
+    IndexDamaged,
+    IndexLibraryError,
+    IndexMissing,
+    ScopeUnknown,
+)
 from cg_rag.index.fusion import DENSE_WEIGHT
+from cg_rag.index.os_words import fault_of, reason_of
 from cg_rag.index.ranking import Ranker
+from cg_rag.index.remote_vectors import VectorEngines
+from cg_rag.index.rerank_stage import CANDIDATES, WEIGHT, RerankStage
+from cg_rag.index.reranker import BrokenReranker, Reranker
 from cg_rag.index.retriever import Retriever
 from cg_rag.index.scan import KernelName
 from cg_rag.index.store import POINTER, Damage, IndexReader
 from cg_rag.index.vector_stage import VectorStage
+from cg_rag.index.verification import Verifier
 
 State = Literal["loading", "ready", "degraded", "missing"]
+PointerIdentity = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What the configuration says about a scope. `by_words_only` leaves the vectors out."""
+    """What the configuration says about a scope. `by_words_only` leaves out vectors and reranking."""
 
     label: str
     selectors: tuple[Selector, ...]
@@ -48,10 +61,21 @@ class RankingOptions:
     degrade: bool = True
     dense_weight: float = DENSE_WEIGHT
     kernel: KernelName = "numpy"
+    rerank_candidates: int = CANDIDATES
+    rerank_weight: float = WEIGHT
 
 
 def no_embedder() -> None:
     """For an index that is searched by words only."""
+
+
+@dataclass(frozen=True, slots=True)
+class RerankerSource:
+    """`make` opens the reranker called `name`; it raises ModelMissing or ModelInvalid. `is_remote`: see Reranker."""
+
+    name: str
+    is_remote: bool
+    make: Callable[[], Reranker]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +100,14 @@ class Snapshot:
     faults: tuple[str, ...] = ()
     vector_fault: str = ""
     """Why an index with vectors is searched by words only; among `faults` too."""
+    engine_fault: EngineFailed | EngineLacksIndex | None = None
+    """What `vector_fault` is of, where that is the engine that should search the vectors."""
+    rerank_fault: str = ""
+    """Why answers are not reranked although they should be; among `faults` too."""
     kernel: str = ""
     """Which kernel scans the vectors, with the reason in brackets where it is not the one asked for."""
+    verifier: Verifier | None = None
+    """Looks citations up; there whenever `retriever` is."""
 
     def get_scope(self, name: str) -> ScopeState:
         """The state of a scope; raises ScopeUnknown."""
@@ -110,15 +140,22 @@ class IndexLibrary:
         options: RankingOptions | None = None,
         make_embedder: Callable[[], Embedder | None] = no_embedder,
         clock: Callable[[], float] = time.monotonic,
+        reranker: RerankerSource | None = None,
+        engines: VectorEngines | None = None,
     ) -> None:
+        """`engines` None: vectors are searched here."""
         self.index_dir = index_dir
+        self._engines = engines
+        self._sound: tuple[PointerIdentity, IndexReader] | None = None
         self.profiles = profiles
         self._options = options or RankingOptions()
         self._make_embedder = make_embedder
         self._embedder: Embedder | None = None
+        self.reranker_source = reranker
+        self._reranker: Reranker | None = None
         self._snapshot = Snapshot("loading", scopes=self._all_broken("索引正在加载，请稍候。"))
         self._clock = clock
-        self._seen: tuple[int, int, int] | None = None
+        self._seen: PointerIdentity | None = None
         self._retry_at = -math.inf
         self._retry_seconds = FIRST_RETRY_SECONDS
         self._reported: tuple[str, ...] | None = None
@@ -132,6 +169,20 @@ class IndexLibrary:
         """What turns questions into vectors, once an index with vectors was opened."""
         return self._embedder
 
+    @property
+    def reranker(self) -> Reranker | None:
+        """What reorders answers, once an index was opened that it is used for."""
+        return self._reranker
+
+    def explain(self, scope: str) -> str:
+        """For whoever asked on the command line and cannot be answered: why, and which directory was looked in."""
+        fault = self._snapshot.get_scope(scope).fault
+        return f"检索范围 {scope} 的索引尚不可用：{fault}\n{self.where}"
+
+    @property
+    def where(self) -> str:
+        return f"所用的索引目录为 {self.index_dir}，可用 --index-dir 另指一个（演示的索引见 cg-rag demo 的输出）。"
+
     def refresh(self, should_stop: Callable[[], bool] = lambda: False) -> Refresh | None:
         """Open and verify what the pointer names. Returns None when there is nothing new to tell.
 
@@ -141,7 +192,7 @@ class IndexLibrary:
         seen = self._pointer_identity()
         if seen == self._seen and self._clock() < self._retry_at:
             return None
-        outcome = self._load(should_stop)
+        outcome = self._load(seen, should_stop)
         if should_stop():
             return None
         adopted = not self._is_worse(outcome)
@@ -155,14 +206,18 @@ class IndexLibrary:
         return Refresh(outcome, adopted) if news else None
 
     def _is_worse(self, outcome: Snapshot) -> bool:
-        """Whether a scope that works now would be lost to damage; one that a new build left empty is no loss."""
+        """Whether a scope that works now would be lost to damage; one that a new build left empty is no loss. Nor is
+        an index given up whose vectors are searched for one whose vectors were not pushed yet."""
+        searches_vectors = self._snapshot.retriever is not None and self._snapshot.retriever.has_vectors
+        if searches_vectors and isinstance(outcome.engine_fault, EngineLacksIndex):
+            return True
         return any(
             outcome.scopes[name].fault not in ("", EMPTY_SCOPE)
             for name, state in self._snapshot.scopes.items()
             if not state.fault
         )
 
-    def _plan_retry(self, seen: tuple[int, int, int] | None, outcome: Snapshot) -> None:
+    def _plan_retry(self, seen: PointerIdentity | None, outcome: Snapshot) -> None:
         lasting = all(EMPTY_SCOPE in fault for fault in outcome.faults)
         if seen is None or lasting:
             self._retry_at, self._retry_seconds = math.inf, FIRST_RETRY_SECONDS
@@ -175,10 +230,12 @@ class IndexLibrary:
     def close(self) -> None:
         """Forget the index; its files are closed when the last question on it has ended."""
         self._snapshot = Snapshot("missing", scopes=self._all_broken("服务正在停止。"))
-        if self._embedder is not None:
-            self._embedder.close()
+        self._sound = None
+        for model in (self._embedder, self._reranker, self._engines):
+            if model is not None:
+                model.close()
 
-    def _pointer_identity(self) -> tuple[int, int, int] | None:
+    def _pointer_identity(self) -> PointerIdentity | None:
         """Changes with every build, also with one that makes the same content again (repair of a damaged one)."""
         try:
             status = os.stat(self.index_dir / POINTER)
@@ -186,16 +243,29 @@ class IndexLibrary:
             return None
         return (status.st_ino, status.st_mtime_ns, status.st_size)
 
-    def _load(self, should_stop: Callable[[], bool]) -> Snapshot:
+    def _open_verified(
+        self, seen: PointerIdentity | None, should_stop: Callable[[], bool]
+    ) -> tuple[IndexReader, list[Damage]]:
+        """The index that the pointer names, and its damages. One that was found sound, and that is looked at again for
+        the sake of a model or an engine, is not read through once more."""
+        if self._sound is not None and self._sound[0] == seen:
+            return self._sound[1], []
+        reader = IndexReader.open(self.index_dir)
+        damages = reader.verify(should_stop)
+        whole = seen is not None and not damages and not should_stop() and seen == self._pointer_identity()
+        self._sound = (seen, reader) if whole and seen is not None else None
+        return reader, damages
+
+    def _load(self, seen: PointerIdentity | None, should_stop: Callable[[], bool]) -> Snapshot:
         try:
-            reader = IndexReader.open(self.index_dir)
+            reader, damages = self._open_verified(seen, should_stop)
         except IndexMissing as error:
             # Callers are told what to do, and only the log and doctor where.
             return Snapshot("missing", scopes=self._all_broken(NO_INDEX), faults=(str(error),))
         except IndexDamaged as error:
             return Snapshot("degraded", scopes=self._all_broken(str(error)), faults=(str(error),))
         except OSError as error:
-            fault = f"索引无法读取（系统错误 {error.errno}）"
+            fault = f"索引无法读取：{reason_of(error)}"
             return Snapshot(
                 "degraded", scopes=self._all_broken(fault), faults=(f"{fault}：{self.index_dir}",)
             )
@@ -203,15 +273,18 @@ class IndexLibrary:
             name: resolve_scope(name, profile.selectors, reader.runs)
             for name, profile in self.profiles.items()
         }
-        damages = reader.verify(should_stop)
         faults = [describe_damage(damage, reader.runs) for damage in damages]
         faults += [
             f"检索范围 {name}：{EMPTY_SCOPE}" for name, scope in resolved.items() if not scope.num_docs
         ]
-        vectors, fault = self._open_vectors(reader)
+        vectors, fault, engine_fault = self._open_vectors(reader)
         faults += [fault] if fault else []
+        reranker, rerank_fault = self._open_reranker(vectors)
+        faults += [rerank_fault] if rerank_fault else []
         # Callers are told what is missing; which model and where is for the log and doctor.
-        refusal = NO_MODEL if fault and not self._options.degrade else ""
+        refusal = ""
+        if fault and not self._options.degrade:
+            refusal = NO_ENGINE if engine_fault else NO_MODEL
         scopes = {
             name: self._judge(
                 scope, reader, damages, vectors, "" if self.profiles[name].by_words_only else refusal
@@ -220,7 +293,9 @@ class IndexLibrary:
         }
         usable = {name: state.scope for name, state in scopes.items() if not state.fault}
         if not usable:
-            return Snapshot("degraded", reader, None, scopes, tuple(faults), fault)
+            return Snapshot(
+                "degraded", reader, None, scopes, tuple(faults), fault, engine_fault, rerank_fault
+            )
         options = self._options
         ranker = Ranker(
             reader.lexical,
@@ -230,32 +305,75 @@ class IndexLibrary:
             dense_weight=options.dense_weight,
         )
         by_words = frozenset(name for name, profile in self.profiles.items() if profile.by_words_only)
-        retriever = Retriever(reader, usable, ranker, by_words, vectors is None and bool(fault))
+        lacks_vectors = vectors is None and bool(fault)
+        retriever = Retriever(
+            reader, usable, ranker, by_words, lacks_vectors, reranker, holds_old_law=reader.holds_old_law
+        )
         state: State = "degraded" if faults else "ready"
-        return Snapshot(state, reader, retriever, scopes, tuple(faults), fault, _kernel(vectors))
+        return Snapshot(
+            state=state,
+            reader=reader,
+            retriever=retriever,
+            scopes=scopes,
+            faults=tuple(faults),
+            vector_fault=fault,
+            engine_fault=engine_fault,
+            rerank_fault=rerank_fault,
+            kernel=_kernel(vectors),
+            verifier=Verifier(reader, usable),
+        )
 
-    def _open_vectors(self, reader: IndexReader) -> tuple[VectorStage | None, str]:
-        """The dense stage, and a sentence when it should be there and cannot. An index without vectors is no fault."""
-        if reader.vectors is None:
+    def _open_reranker(self, vectors: VectorStage | None) -> tuple[RerankStage | None, str]:
+        """The last stage, and a sentence when its model cannot be opened: then the stage fails, question by question.
+        A model of this machine is opened only where there are vectors, whose answers it reorders."""
+        source = self.reranker_source
+        if source is None or (vectors is None and not source.is_remote):
             return None, ""
+        fault = ""
         try:
-            if self._embedder is None:
-                self._embedder = self._make_embedder()
-            expected = reader.manifest["embedding"]
-            if self._embedder is not None and self._embedder.fingerprint != expected["fingerprint"]:
-                # The model may have been exchanged in its folder together with the index.
-                self._embedder = self._make_embedder()
-            if self._embedder is None:
-                return None, ""
-            found = self._embedder
-            if expected["fingerprint"] != found.fingerprint:
-                return None, (
-                    f"索引由 {expected['model']}（{expected['fingerprint']}）构建，"
-                    f"当前嵌入模型为 {found.name}（{found.fingerprint}），请重新运行 cg-rag index build"
-                )
-            return VectorStage(reader, found, self._options.kernel), ""
+            used = self._reranker = self._reranker or source.make()
         except (IndexLibraryError, OSError, ValueError, RuntimeError) as error:
-            return None, f"嵌入模型无法使用：{error}"
+            fault = f"重排模型无法使用：{fault_of(error)}"
+            used = BrokenReranker(source.name, fault)
+        options = self._options
+        stage = RerankStage(
+            used, candidates=options.rerank_candidates, weight=options.rerank_weight, degrade=options.degrade
+        )
+        return stage, fault
+
+    def _open_vectors(
+        self, reader: IndexReader
+    ) -> tuple[VectorStage | None, str, EngineFailed | EngineLacksIndex | None]:
+        """The dense stage, and a sentence when it should be there and cannot, with the error where that is the
+        engine's. An index without vectors is no fault."""
+        if reader.vectors is None:
+            return None, "", None
+        try:
+            embedder, fault = self._open_embedder(reader)
+            if embedder is None:
+                return None, fault, None
+            engine = self._engines.collection(reader.fingerprint) if self._engines is not None else None
+            return VectorStage(reader, embedder, self._options.kernel, engine), "", None
+        except (EngineFailed, EngineLacksIndex) as error:
+            return None, str(error), error
+        except (IndexLibraryError, OSError, ValueError, RuntimeError) as error:
+            return None, f"嵌入模型无法使用：{fault_of(error)}", None
+
+    def _open_embedder(self, reader: IndexReader) -> tuple[Embedder | None, str]:
+        """The model that the index was built with, or None with a sentence, "" where none is wanted."""
+        if self._embedder is None:
+            self._embedder = self._make_embedder()
+        expected = reader.manifest["embedding"]
+        if self._embedder is not None and self._embedder.fingerprint != expected["fingerprint"]:
+            # The model may have been exchanged in its folder together with the index.
+            self._embedder = self._make_embedder()
+        found = self._embedder
+        if found is None or found.fingerprint == expected["fingerprint"]:
+            return found, ""
+        return None, (
+            f"索引由 {expected['model']}（{expected['fingerprint']}）构建，"
+            f"当前嵌入模型为 {found.name}（{found.fingerprint}），请重新运行 cg-rag index build"
+        )
 
     def _judge(
         self,
@@ -270,13 +388,16 @@ class IndexLibrary:
             if damage.runs is None or _overlaps(scope, [reader.runs[index] for index in damage.runs]):
                 fault = f"索引文件 {damage.file} 与清单不符"
         method = vectors.name if vectors and not self.profiles[scope.name].by_words_only else "lexical"
-        return ScopeState(scope, self._scope_fingerprint(reader, scope, method), fault, method)
+        engine = vectors.kernel if vectors and self._engines is not None else ""
+        return ScopeState(scope, self._scope_fingerprint(reader, scope, method, engine), fault, method)
 
-    def _scope_fingerprint(self, reader: IndexReader, scope: Scope, method: str) -> str:
+    def _scope_fingerprint(self, reader: IndexReader, scope: Scope, method: str, engine: str) -> str:
         """Part of every cache key: changes with the index, the rows of the scope and what ranks them."""
         embedding = (reader.manifest["embedding"] or {}).get("fingerprint", "")
         ranking = asdict(self._options)
-        parts = [reader.fingerprint, scope.name, list(scope.ranges), method, embedding, ranking]
+        reranker = self._reranker.fingerprint if self._reranker else ""
+        parts = [reader.fingerprint, scope.name, list(scope.ranges), method, embedding, reranker, ranking]
+        parts += [engine] if engine else []
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
     def _all_broken(self, fault: str) -> dict[str, ScopeState]:
@@ -290,6 +411,7 @@ def _kernel(vectors: VectorStage | None) -> str:
 
 
 NO_MODEL = "嵌入模型无法使用，且未允许只按字面检索（retrieval.degrade）"
+NO_ENGINE = "向量引擎无法使用，且未允许只按字面检索（retrieval.degrade）"
 NO_INDEX = "尚未构建索引，请先运行 cg-rag index build"
 EMPTY_SCOPE = "索引中没有属于该范围的条文，请检查 profiles 的 include 与已构建的来源"
 

@@ -101,6 +101,29 @@ def bootstrap_intervals(
     return [Interval(*column) for column in columns]
 
 
+def ratio_interval(
+    parts: NDArray[np.float64], resamples: int = RESAMPLES, seed: int = SEED
+) -> Interval | None:
+    """The interval of sum(column 0) / sum(column 1) over the rows of `parts` [items, 2]: items are drawn, so that the
+    denominator varies as it does in a new sample. With four columns: of the first ratio less the second (paired).
+
+    None where a denominator is 0; resamples in which one is are left out.
+    """
+    if not len(parts) or not parts[:, 1::2].sum(axis=0).all():
+        return None
+    means = _resampled_means(parts, resamples, seed)
+    means = means[(means[:, 1::2] > 0).all(axis=1)]
+    tail = (1 - LEVEL) / 2
+    low, high = np.quantile(_ratio(means), [tail, 1 - tail])
+    return Interval(float(_ratio(parts.sum(axis=0)[None, :])[0]), float(low), float(high))
+
+
+def _ratio(sums: NDArray[np.float64]) -> NDArray[np.float64]:
+    ratios = sums[:, 0::2] / sums[:, 1::2]
+    difference: NDArray[np.float64] = ratios[:, 0] if ratios.shape[1] == 1 else ratios[:, 0] - ratios[:, 1]
+    return difference
+
+
 def _resampled_means(scores: NDArray[np.float64], resamples: int, seed: int) -> NDArray[np.float64]:
     """[resamples, metrics]: how often each question was drawn, times its scores: one matrix product a block."""
     count = len(scores)

@@ -29,16 +29,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
-    """`raw` is the settings file without the key sha256; `digests` maps file names to hex SHA-256."""
+    """`raw` is the settings file without the key sha256; `digests` maps file names to hex SHA-256. A file that the
+    folder lacks may lie in `shared`, the folder of another bundled model."""
 
     path: Path
     raw: Mapping[str, Any]
     digests: Mapping[str, str]
     fingerprint: str
+    shared: Path | None = None
 
     @classmethod
-    def open(cls, path: Path, kind: str) -> ModelFolder:
-        """Read the settings of a folder made for `kind` ("embedder"). ModelMissing, ModelInvalid."""
+    def open(cls, path: Path, kind: str, shared: Path | None = None) -> ModelFolder:
+        """Read the settings of a folder made for `kind` ("embedder", "reranker"). ModelMissing, ModelInvalid."""
         place = path / SETTINGS_FILE
         raw = _read_object(place)
         if raw.get("kind") != kind:
@@ -53,11 +55,16 @@ class ModelFolder:
             raise ModelInvalid(str(place), "含有孤立的代理字符") from error
         fingerprint = hashlib.sha256(encoded).hexdigest()[:FINGERPRINT_CHARS]
         rest = {key: value for key, value in raw.items() if key != "sha256"}
-        return cls(path, rest, digests, fingerprint)
+        return cls(path, rest, digests, fingerprint, shared)
 
     def find_file(self, name: str) -> Path:
         """The file `name` inside the folder. ModelMissing, ModelInvalid (it leads out of the folder)."""
-        return check_inside(self.path, name)
+        try:
+            return check_inside(self.path, name)
+        except ModelMissing:
+            if self.shared is None:
+                raise
+            return check_inside(self.shared, name)
 
     def check_digests(self, files: Sequence[Path]) -> None:
         """Raise ModelInvalid for the first file that has no recorded digest, or another one.
@@ -65,7 +72,8 @@ class ModelFolder:
         About 25 ms for 31 MB; a server calls it in a thread.
         """
         for file in files:
-            name = file.relative_to(self.path).as_posix()
+            is_shared = self.shared is not None and file.is_relative_to(self.shared)
+            name = file.name if is_shared else file.relative_to(self.path).as_posix()
             expected = self.digests.get(name, "未记录")
             with file.open("rb") as stream:
                 found = hashlib.file_digest(stream, "sha256").hexdigest()
@@ -91,6 +99,12 @@ def parse_settings(kind: type[T], raw: Mapping[str, Any], place: str) -> T:
         return kind(**raw)
     except ValueError as exc:
         raise ModelInvalid(place, str(exc)) from exc
+
+
+def check_range(name: str, value: int, low: int, high: int) -> None:
+    """For bounds in a __post_init__."""
+    if not low <= value <= high:
+        raise ValueError(f"{name} 须在 {low}..{high} 之间，收到 {value}。")
 
 
 @dataclass(frozen=True, slots=True)

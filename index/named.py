@@ -6,19 +6,16 @@ must not pass for the article that was asked for.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from cg_rag.index.citation_ranges import MAX_RANGE, find_range
 from cg_rag.index.citation_scanner import Citation, scan_numbers
 from cg_rag.index.citations import ArticleLookup, Resolution, Resolver
-from cg_rag.index.numerals import article_key, fold
+from cg_rag.index.numerals import article_key
 
 Ranges = Sequence[tuple[int, int]]
 
-# 第七条至第五十条; of a longer range only the ends are named. One question gets as many filled in, all in all.
-_MAX_RANGE = 50
-_TO = re.compile(r" *(?:至|到|~|-) *第? *")
 # 3.0.1 without a law is looked up in every law of the scope: 6 µs a law. Beyond these bounds the number says
 # too little, or costs too much.
 _MAX_LAWS = 2000
@@ -55,7 +52,7 @@ class NameLookup:
         laws: set[str] = set()
         warnings: dict[str, None] = {}
         citations = self._resolver.find_citations(query)
-        budget = _MAX_RANGE
+        budget = MAX_RANGE  # one question gets no more filled in, all in all
         for place, citation in enumerate(citations):
             between = _find_between(query, citations[place - 1], citation)[:budget] if place else []
             budget -= len(between)
@@ -107,22 +104,10 @@ def _names_no_law(citation: Citation) -> bool:
 
 def _find_between(query: str, first: Citation, last: Citation) -> list[Citation]:
     """The articles between the two ends of a range."""
-    if _names_no_law(first) or not _TO.fullmatch(fold(query[first.end : last.start])):
+    span = find_range(query, first, last)
+    if span is None or span.is_too_long:
         return []
-    same_law = (first.law_name, first.code, first.year) == (last.law_name, last.code, last.year)
-    if not same_law or first.paragraph or first.item or not first.article_number or not last.article_number:
-        return []
-    head, start = _split(article_key(first.article_number))
-    other, stop = _split(article_key(last.article_number))
-    if head != other or not 0 < stop - start <= _MAX_RANGE:
-        return []
-    return [replace(first, article_number=f"{head}{number}") for number in range(start, stop)]
-
-
-def _split(key: str) -> tuple[str, int]:
-    """ "6.0.5" -> ("6.0.", 5); a number with an item or 之一 is no end of a range that can be filled."""
-    match = re.fullmatch(r"((?:[0-9]+\.|附录[a-z]\.)*)([0-9]{1,6})", key)
-    return (match[1], int(match[2])) if match else (key, 0)
+    return [replace(first, article_number=f"{span.head}{number}") for number in range(span.first, span.last)]
 
 
 def _warnings(citation: Citation, resolution: Resolution, inside: Sequence[int]) -> Iterator[str]:

@@ -5,7 +5,7 @@
     28              第二十八条, 第28条, ２８
     133-2           第一百三十三条之二
     6.0.5           第6.0.5条, §6.0.5
-    6.0.5(1)        6.0.5（1）, 第6.0.5条第1款: in a standard, 款 is the numbered item
+    6.0.5(1)        6.0.5（1）, 第6.0.5(1)条, 第6.0.5条第1款: in a standard, 款 is the numbered item
     7:1  7:1(2)     第七条第一款, 第七条第一款第（二）项: in a law, 款 is an unnumbered paragraph
     附录a  附录a.0.1  附录Ａ, A.0.1
     附件1  条目1      附件一; 一、 of a decision that has no 第X条 (never the same as 第一条)
@@ -121,6 +121,7 @@ _PLAIN = re.compile(rf"§?第?({_N})(?:之({_N})|-(\d{{1,9}}))?条?(?:之({_N}))
 _SUB = re.compile(
     rf":(\d{{1,9}})|第?({_N})款|第?\(({_N}|[a-z])\)项?|第({_N})项|:?([a-z])\)|第?({_N})目",
 )
+_ARTICLE_BEHIND_ITEM = re.compile(r"(?<=\))条(?=第|$)")  # 第6.0.5(1)条 is 第6.0.5条(1)
 _SUB_TAIL = re.compile(r"(?::\d+|\([^()]+\))$")
 _CANONICAL = re.compile(r"(?:\d+(?:-\d+|(?:\.\d+)+)?|附录[a-z](?:\.\d+)*)(?::\d+|\(\w+\))*")
 
@@ -129,7 +130,7 @@ _CANONICAL = re.compile(r"(?:\d+(?:-\d+|(?:\.\d+)+)?|附录[a-z](?:\.\d+)*)(?::\
 def article_key(number: str) -> str:
     """Normal form of an article number, for matching only. Idempotent; never raises."""
     text = re.sub("[①-⑳]", lambda m: f"({ord(m[0]) - 0x245F})", number)
-    text = squeeze(text)
+    text = _ARTICLE_BEHIND_ITEM.sub("", squeeze(text))
     head, end = _head_key(text)
     tail = _sub_key(text, end, dotted="." in head or head.startswith("附")) if head else None
     return text if tail is None else head + tail

@@ -118,11 +118,18 @@ class TensorSpec:
 class OnnxSession:
     """One opened graph. `run` may be called from several threads at once.
 
-    `output` is the declared output that `run` returns: the first of sentence_embedding, last_hidden_state and
-    token_embeddings that exists, else the first. Only that one is computed.
+    `output` is the declared output that `run` returns: the first of `preferred` that exists, else the first. Only
+    that one is computed.
     """
 
-    def __init__(self, model: Path, *, threads: int = 1, max_cells: int = MAX_CELLS) -> None:
+    def __init__(
+        self,
+        model: Path,
+        *,
+        threads: int = 1,
+        max_cells: int = MAX_CELLS,
+        preferred: Sequence[str] = PREFERRED_OUTPUTS,
+    ) -> None:
         """Raises ModelMissing, or ModelInvalid with the reason in one sentence."""
         list_external_files(model)
         self.name = model.parent.name + "/" + model.name
@@ -132,7 +139,7 @@ class OnnxSession:
         self._session = self._open(model, threads)
         self.inputs = _specs(self._session.get_inputs(), self.name)
         self.outputs = _specs(self._session.get_outputs(), self.name)
-        self.output = _choose_output(self.outputs)
+        self.output = _choose_output(self.outputs, preferred)
         _check_inputs(self.inputs, self.name)
 
     def build_feeds(self, ids: Array, mask: Array, type_ids: Array) -> dict[str, Array]:
@@ -335,8 +342,8 @@ def _empty_past(spec: TensorSpec, batch: int) -> Array:
     return np.zeros((batch, *(size or 0 for size in spec.shape[1:])), dtype=spec.dtype)
 
 
-def _choose_output(outputs: Mapping[str, TensorSpec]) -> TensorSpec:
-    name = next((name for name in PREFERRED_OUTPUTS if name in outputs), next(iter(outputs)))
+def _choose_output(outputs: Mapping[str, TensorSpec], preferred: Sequence[str]) -> TensorSpec:
+    name = next((name for name in preferred if name in outputs), next(iter(outputs)))
     return outputs[name]
 
 

@@ -18,7 +18,7 @@ import orjson
 
 from cg_rag.index.citations import Resolver
 from cg_rag.index.corpus import Article, LawRun
-from cg_rag.index.errors import SourceInvalid
+from cg_rag.index.errors import SourceInvalid, file_fault
 from cg_rag.index.progress import Progress
 
 DEFAULT_ID_FIELDS = ("doc_id", "id")
@@ -119,7 +119,7 @@ def _read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
                 if line.strip():
                     yield number, line
     except OSError as error:
-        raise SourceInvalid(str(path), f"无法读取：{error.strerror}") from error
+        raise SourceInvalid(str(path), file_fault(error)) from error
 
 
 def _parse_line(line: bytes, number: int, place: str) -> Question:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -18,12 +18,13 @@ from cg_rag.index.errors import IndexLibraryError
 from cg_rag.index.fusion import DENSE_WEIGHT, NUM_CANDIDATES, Fused, fuse
 from cg_rag.index.lexical import LexicalArrays, LexicalSearcher
 from cg_rag.index.model_errors import Cancelled
+from cg_rag.index.os_words import fault_of
 from cg_rag.index.scan import Floats
 from cg_rag.index.site_terms import SiteTerms
 from cg_rag.index.vector_stage import VectorStage
 
 Ranges = Sequence[tuple[int, int]]
-Method = Literal["fused", "dense", "lexical"]
+Method = Literal["rerank", "fused", "dense", "lexical"]
 
 # What a model, an endpoint or a disk may do to one stage; anything else is a fault of ours and is not hidden.
 FAILURES = (IndexLibraryError, OSError, ValueError)
@@ -34,9 +35,17 @@ class StageFailed(IndexLibraryError):
     """A stage failed and `degrade` is off, or no stage is left."""
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):  # a frozen dataclass takes three times as long to make
     """`stages`: "lexical" and "dense" where the article was found by them, "fused" for the mix of both."""
+
+    row: int
+    score: float
+    stages: dict[str, float]
+
+
+class Hit(NamedTuple):
+    """`stages`: the scores that went in ("lexical", "dense", "fused", "rerank", "mixed"), and 1.0 for the tier "exact"
+    or "law"."""
 
     row: int
     score: float
@@ -45,14 +54,17 @@ class Candidate:
 
 @dataclass(slots=True)
 class Question:
-    """`text` is normalised. `vector` is None where only words are searched. `timings_ms` sums up stage by stage."""
+    """`text` is normalised. `vector` is None where only words are searched. `timings_ms` sums up stage by stage.
+    `warnings` are for the caller, `faults` for the log; `degraded` says that the answer would be another one had
+    nothing failed."""
 
     text: str
     expansions: tuple[str, ...]
     vector: Floats | None = None
     by_words: bool = True
     degraded: bool = False
-    fault: str = ""
+    warnings: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
     timings_ms: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
@@ -63,6 +75,11 @@ class Question:
         finally:
             spent = (time.perf_counter() - started) * 1000
             self.timings_ms[stage] = self.timings_ms.get(stage, 0.0) + spent
+
+    def degrade(self, warning: str, fault: str = "") -> None:
+        self.degraded = True
+        self.warnings += [warning] if warning not in self.warnings else []
+        self.faults += [fault] if fault else []
 
 
 class Ranker:
@@ -89,7 +106,7 @@ class Ranker:
     def has_vectors(self) -> bool:
         return self._vectors is not None
 
-    def prepare(self, text: str, method: Method = "fused") -> Question:
+    def prepare(self, text: str, method: Method = "rerank") -> Question:
         """Raises StageFailed when the question cannot be embedded and `degrade` is off."""
         question = Question(text, self._site_terms.expand(text), by_words=method != "dense")
         if self._vectors is None or method == "lexical":
@@ -106,10 +123,9 @@ class Ranker:
     def _degrade_to_words(self, question: Question, what: str, error: Exception) -> None:
         """From here on the question is answered by words; raises StageFailed where that is not allowed."""
         if not self._degrade or not question.by_words:
-            raise StageFailed(f"{what}：{error}") from error
+            raise StageFailed(f"{what}：{fault_of(error)}") from error
         question.vector = None
-        question.degraded = True
-        question.fault = f"{what}：{error}"
+        question.degrade(WITHOUT_VECTORS, f"{what}：{fault_of(error)}")
 
     def rank(self, question: Question, ranges: Ranges, k: int) -> list[Candidate]:
         """At most `k` candidates of `ranges`, best first, equal ones by row."""
@@ -117,7 +133,7 @@ class Ranker:
             return self._rank_by_words(question, ranges, k)
         if not question.by_words:
             return self._rank_by_vectors(question, ranges, k)
-        best = self._fuse(question, ranges, NUM_CANDIDATES)
+        best = self._fuse(question, ranges, NUM_CANDIDATES, k)
         if question.vector is None:  # it failed just now
             return self._rank_by_words(question, ranges, k)
         depth = NUM_CANDIDATES
@@ -125,7 +141,7 @@ class Ranker:
             # The depth of fusion moves an article's place: it grows in fixed steps, and what comes from further down
             # is only appended.
             depth *= 2
-            best += _append(best, self._fuse(question, ranges, depth))
+            best += _append(best, self._fuse(question, ranges, depth, 2 * depth))
         return best[:k]
 
     def filter(self, question: Question, candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -161,16 +177,22 @@ class Ranker:
         with question.timed("dense_ms"):
             return self._vectors.search(question.vector, ranges, k)
 
-    def _fuse(self, question: Question, ranges: Ranges, depth: int) -> list[Candidate]:
+    def _fuse(self, question: Question, ranges: Ranges, depth: int, k: int) -> list[Candidate]:
+        """The best `k` of the best `depth` by words and as many by vectors."""
         with question.timed("lexical_ms"):
             words = self._searcher.search(question.text, ranges, depth, question.expansions)
         try:
             vectors = self._search_vectors(question, ranges, depth)
+        except Cancelled:
+            raise
         except FAILURES as error:
             self._degrade_to_words(question, "向量无法检索", error)
             return self._rank_by_words(question, ranges, depth)
-        fused = fuse(vectors, words, 2 * depth, dense_weight=self._dense_weight, num_candidates=depth)
-        return _candidates(fused)
+        with question.timed("fuse_ms"):
+            fused = fuse(
+                vectors, words, min(k, 2 * depth), dense_weight=self._dense_weight, num_candidates=depth
+            )
+            return _candidates(fused)
 
 
 def _candidates(fused: Fused) -> list[Candidate]:

@@ -7,14 +7,18 @@ import json
 import sys
 import textwrap
 
+from cg_rag.index.corpus import Article
 from cg_rag.index.errors import IndexLibraryError, ScopeUnknown
 from cg_rag.index.library import IndexLibrary
+from cg_rag.index.ranking import Hit
 from cg_rag.index.retriever import SearchResult
+from cg_rag.index.validity import describe_validity, is_in_force
 
 # The limits of the HTTP interface (core/requests.py), which the library does not import.
 MAX_QUERY_CHARACTERS = 2000
 MAX_TOPK = 200
 _SHOWN_CHARACTERS = 240
+_STAGES = {"lexical": "字面得分", "dense": "余弦", "rerank": "重排得分"}
 
 
 def add_search_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +43,7 @@ def run_search(args: argparse.Namespace, library: IndexLibrary, active_scope: st
         state = library.snapshot.get_scope(scope)
         retriever = library.snapshot.retriever
         if state.fault or retriever is None:
-            print(f"检索范围 {scope} 的索引尚不可用：{state.fault}", file=sys.stderr)
+            print(library.explain(scope), file=sys.stderr)
             return 1
         result = retriever.search(query, scope, args.topk)
     except ScopeUnknown as error:
@@ -73,8 +77,24 @@ def _as_text(result: SearchResult) -> str:
         return "\n".join([*blocks, "没有找到相关条文。"])
     for place, (hit, article) in enumerate(zip(result.hits, result.articles, strict=True), 1):
         contents = textwrap.shorten(" ".join(article.contents.split()), _SHOWN_CHARACTERS, placeholder=" …")
-        status = article.extra.get("status")
-        suffix = f"（{status}）" if status else ""
-        head = f"{place}. {article.law_name} {article.article_number}{suffix}　得分 {hit.score:.3f}"
+        head = f"{place}. {article.law_name} {article.article_number}{_standing(article)}　{_score(hit)}"
         blocks.append(f"{head}\n   {contents}")
     return "\n".join(blocks)
+
+
+def _standing(article: Article) -> str:
+    """What the source says of the law; a date to come where that is all there is."""
+    status = article.extra.get("status")
+    told = "" if is_in_force(article.extra) else describe_validity(article.extra)
+    if status and str(status) not in told:  # 现行有效, and a day that is still to come
+        told = f"{status}，{told}" if told else str(status)
+    return f"（{told}）" if told else ""
+
+
+def _score(hit: Hit) -> str:
+    """The score that orders the list. Of a lone candidate, and of several alike, there is none: its distance from the
+    mean is 0 whatever it is worth, so what went in is shown."""
+    stages = [f"{word} {hit.stages[name]:.3f}" for name, word in _STAGES.items() if name in hit.stages]
+    if round(hit.score, 3) == 0 and "fused" in hit.stages and stages:
+        return "、".join(stages)
+    return f"得分 {hit.score:.3f}"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from cg_rag.index.errors import SourceInvalid
 from cg_rag.index.importers import Source
+from cg_rag.index.importers.input_file import ColumnMap
 from cg_rag.index.importers.record import RecordInvalid, parse_tags
 
 _NAME = re.compile(r"[\w.-]{1,64}")
@@ -20,16 +22,17 @@ class SourceSpec:
     """One source of a build, shown as `corpus`.
 
     `tags` are added to every article. With `only_tags`, articles that have none of these of their own (such as
-    `construction` in the statutes) are left out.
+    `construction` in the statutes) are left out. `columns` says how the columns of tables are called.
     """
 
     path: Path
     corpus: str
     tags: tuple[str, ...]
     only_tags: tuple[str, ...] = ()
+    columns: ColumnMap = field(default_factory=dict)
 
 
-def parse_source_spec(text: str) -> SourceSpec:
+def parse_source_spec(text: str, columns: ColumnMap | None = None) -> SourceSpec:
     """Parse `[NAME=]PATH[#tag,tag]`; the name defaults to the file's stem without .gz. Raises SourceInvalid.
 
     A path that exists as it stands is taken as it stands, whatever characters it holds.
@@ -44,7 +47,9 @@ def parse_source_spec(text: str) -> SourceSpec:
     if not path:
         raise SourceInvalid(text, "缺少路径，格式为 [名称=]路径[#标签,标签]")
     try:
-        return SourceSpec(Path(path), name or _default_name(Path(path)), parse_tags(tags))
+        return SourceSpec(
+            Path(path), name or _default_name(Path(path)), parse_tags(tags), columns=columns or {}
+        )
     except RecordInvalid as error:
         raise SourceInvalid(text, str(error)) from error
 
@@ -67,16 +72,24 @@ def describe_source(spec: SourceSpec, source: Source) -> dict[str, Any]:
     """The source's entry in the manifest, before it was read."""
     return {
         "name": spec.corpus,
-        "path": spec.path.resolve().name,
+        "path": _real_name(spec.path),
         "sha256": source.sha256,
         "num_docs": 0,
         "importer": source.importer,
         "tags": sorted(set(spec.tags)),
         "only_tags": sorted(set(spec.only_tags)),
         "skipped": 0,
+        "left": 0,
+        "warnings": 0,
+        "not_in_force": 0,
     }
 
 
 def _default_name(path: Path) -> str:
-    name = path.resolve().name
+    name = _real_name(path)
     return Path(name[:-3] if name.lower().endswith(".gz") else name).stem
+
+
+def _real_name(path: Path) -> str:
+    """Of what a link leads to; a link to itself keeps its own, and is refused when it is read."""
+    return Path(os.path.realpath(path)).name

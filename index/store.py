@@ -55,6 +55,7 @@ from cg_rag.index.manifest import (
     parse_run_digests,
 )
 from cg_rag.index.numerals import lookup_keys
+from cg_rag.index.os_words import fault_of, reason_of
 from cg_rag.index.vectors import FULL, FULL_SCALES, MEAN, SCALES, SCAN, VectorArrays
 
 __all__ = [
@@ -104,7 +105,7 @@ class IndexReader:
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise IndexDamaged(
-                POINTER, f"指向的索引目录无法打开：{error.strerror}", found=folder.name
+                POINTER, f"指向的索引目录无法打开：{reason_of(error)}", found=folder.name
             ) from error
         try:
             self._load(descriptor)
@@ -168,7 +169,7 @@ class IndexReader:
         try:
             return MappedFile(file, self.manifest["files"][name]["dtype"], self._sizes[name])
         except (OSError, ValueError) as error:
-            raise IndexDamaged(name, f"无法映射到内存：{error}") from error
+            raise IndexDamaged(name, f"无法映射到内存：{fault_of(error)}") from error
 
     def _load_laws(self) -> tuple[LawRun, ...]:
         raw = _read_small(self._files[LAWS])
@@ -202,6 +203,11 @@ class IndexReader:
         )
 
     @property
+    def holds_old_law(self) -> bool:
+        """Whether articles of laws that are not in force may be among the rows."""
+        return any(corpus.get("not_in_force", 1) for corpus in self.manifest["corpora"])
+
+    @property
     def bytes_on_disk(self) -> int:
         return sum(self._sizes.values())
 
@@ -233,7 +239,7 @@ class IndexReader:
         try:
             line = file.read(start, stop - start)
         except OSError as error:
-            raise IndexDamaged(ARTICLES, f"第 {row} 条无法读取：{error.strerror}") from error
+            raise IndexDamaged(ARTICLES, f"第 {row} 条无法读取：{reason_of(error)}") from error
         return _parse_article(line, row, self.runs[self.run_index(row)])
 
     def read_full(self, rows: NDArray[np.int64]) -> NDArray[np.int16]:
@@ -319,6 +325,11 @@ class IndexReader:
         width = self._sizes[name] // self.num_docs
         return (self._maps.get(name) or self._files[name]).blocks(start * width, stop * width)
 
+    def stored_files(self) -> Iterator[tuple[str, int, Iterator[bytes] | Iterator[memoryview]]]:
+        """Every file as it is stored, the manifest first: name, size in bytes, content in blocks."""
+        for name in (MANIFEST, *(name for name in self._sizes if name != MANIFEST)):
+            yield name, self._sizes[name], (self._maps.get(name) or self._files[name]).blocks()
+
     def article_lines(self, run: LawRun) -> Iterator[bytes]:
         """The lines of articles.jsonl of one law as they are stored; a later build copies them."""
         offsets = self._maps[OFFSETS].array
@@ -338,7 +349,7 @@ def _read_small(file: HeldFile) -> bytes:
     try:
         return file.read(0, file.size())
     except OSError as error:
-        raise IndexDamaged(file.name, f"无法读取：{error.strerror}") from error
+        raise IndexDamaged(file.name, f"无法读取：{reason_of(error)}") from error
 
 
 def _verify_manifest(raw: bytes) -> Damage | None:
@@ -358,7 +369,7 @@ def _digest(blocks: Iterator[bytes] | Iterator[memoryview], should_stop: Callabl
                 return ""
             digest.update(block)
     except OSError as error:
-        return f"无法读取：{error.strerror}"
+        return f"无法读取：{reason_of(error)}"
     return digest.hexdigest()
 
 

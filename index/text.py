@@ -29,6 +29,17 @@ HAN_RANGES = (
     (0xF900, 0xFAFF),
     (0x20000, 0x3FFFF),
 )
+# No letter and no digit is here, so find_words never begins here: controls and signs of ASCII, punctuation of
+# Latin and of Chinese text.
+NEVER_IN_WORDS = (
+    (0x00, 0x2F),
+    (0x3A, 0x40),
+    (0x5B, 0x60),
+    (0x7B, 0x7F),
+    (0x2010, 0x2027),
+    (0x3001, 0x3003),
+    (0x3008, 0x3020),
+)
 _HAN = "".join(f"{chr(first)}-{chr(last)}" for first, last in HAN_RANGES)
 _HAN_RUN = re.compile(f"[{_HAN}]+")
 _LETTER = rf"[^\W\d_{_HAN}]"

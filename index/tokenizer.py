@@ -6,14 +6,16 @@ text that spells one, in any form that the tokenizer's own normalisation turns i
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+from weakref import WeakValueDictionary
 
 import numpy as np
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from cg_rag.index.model_errors import ModelFailed, ModelInvalid, ModelMissing
 
@@ -27,6 +29,10 @@ PAD_TOKENS = ("<pad>", "[PAD]", "<|endoftext|>")
 # only to be cut afterwards.
 MAX_CHARS_PER_TOKEN = 32
 MAX_PASSES = 4
+
+# By the digest of the file: the bundled models share one vocabulary, which takes 34 MB. Nobody changes what is in here;
+# how long a text may be is up to each model, so each cuts for itself.
+_LOADED: WeakValueDictionary[str, Tokenizer] = WeakValueDictionary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +53,9 @@ class ModelTokenizer:
         """Raises ModelMissing or ModelInvalid."""
         self._place = path.parent.name
         self._tokenizer = _load(path)
+        self._max_tokens = max_tokens
         self._max_chars = max_tokens * MAX_CHARS_PER_TOKEN
         self._eos_id = self._missing_eos(path, eos)
-        self._tokenizer.no_padding()
-        self._tokenizer.enable_truncation(max_tokens - (self._eos_id is not None))
         added = [token.content for token in self._tokenizer.get_added_tokens_decoder().values()]
         self._control = _any_of((*CONTROL_TOKENS, *added))
         known = (self._tokenizer.token_to_id(token) for token in PAD_TOKENS)
@@ -70,10 +75,10 @@ class ModelTokenizer:
 
     def encode(self, text: str) -> Encoded:
         """The ids of a rendered text; control tokens in it are control tokens."""
-        try:
-            encoding = self._tokenizer.encode(text)
-        except Exception as error:  # the tokenizers package raises nothing more precise
-            raise ModelFailed(self._place, f"分词失败：{error}") from error
+        pieces = self._split(text)
+        ends = self._tokenizer.num_special_tokens_to_add(False) + (self._eos_id is not None)
+        pieces.truncate(self._max_tokens - ends)
+        encoding = self._tokenizer.post_process(pieces)
         ids, type_ids = list(encoding.ids), list(encoding.type_ids)
         if self._eos_id is not None:
             ids.append(self._eos_id)
@@ -92,6 +97,13 @@ class ModelTokenizer:
             type_ids[row, place] = text.type_ids
             mask[row, place] = 1
         return ids, mask, type_ids
+
+    def _split(self, text: str) -> Encoding:
+        """The pieces of `text`, uncut, without the tokens that the tokenizer puts around it."""
+        try:
+            return self._tokenizer.encode(text, add_special_tokens=False)
+        except Exception as error:  # the tokenizers package raises nothing more precise
+            raise ModelFailed(self._place, f"分词失败：{error}") from error
 
     def _normalise(self, text: str) -> str:
         normalizer = self._tokenizer.normalizer
@@ -112,10 +124,17 @@ def _load(path: Path) -> Tokenizer:
         data = path.read_bytes()
     except OSError as exc:
         raise ModelMissing(str(path)) from exc
-    try:
-        return Tokenizer.from_buffer(data)
-    except ValueError as exc:
-        raise ModelInvalid(str(path), f"不是有效的分词器文件（{str(exc)[:200]}）") from exc
+    digest = hashlib.sha256(data).hexdigest()
+    tokenizer = _LOADED.get(digest)
+    if tokenizer is None:
+        try:
+            tokenizer = Tokenizer.from_buffer(data)
+        except ValueError as exc:
+            raise ModelInvalid(str(path), f"不是有效的分词器文件（{str(exc)[:200]}）") from exc
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        _LOADED[digest] = tokenizer
+    return tokenizer
 
 
 def _any_of(tokens: Sequence[str]) -> re.Pattern[str]:

@@ -1,4 +1,4 @@
-"""What a record must be to become an article: the rules that JSONL and CSV share.
+"""What a record must be to become an article: the rules that JSON, JSONL, CSV and documents share.
 
 Rule: text is kept as the source writes it but for white space at its ends and characters that nobody can see.
 """
@@ -6,8 +6,7 @@ Rule: text is kept as the source writes it but for white space at its ends and c
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from cg_rag.index.corpus import Article
@@ -23,40 +22,31 @@ RESERVED_FIELDS = frozenset({"score", "debug"})
 
 # The limit of the service's JSON: what is stored here is sent out again.
 MAX_DEPTH = 32
+_MAX_SHOWN = 40  # characters of a wrong value
 
 _INVISIBLE = re.compile("[\u200b-\u200d\u2060\ufeff]")
 _TAG = re.compile(r"[\w.-]{1,64}")
 _TAG_SEPARATORS = re.compile(r"[,，;；、\s]+")
 
 
-@dataclass(frozen=True, slots=True)
-class BadRow:
-    """`place` is file:line."""
-
-    place: str
-    reason: str
-
-
-RejectRow = Callable[[BadRow], None]
-
-
 class RecordInvalid(ValueError):
     """The reason in Chinese; the importer adds the place."""
 
 
-def parse_record(record: Mapping[str, Any]) -> Article:
+def parse_record(record: Mapping[str, Any], bounded: bool = True) -> Article:
     """An article from a record's fields; fields without a meaning of their own go to `extra`.
 
-    Raises RecordInvalid.
+    Unless `bounded`, contents may be of any length: what is too long is cut later. Raises RecordInvalid.
     """
     fields = dict(record)
     law_name = _one_line(_required_text(fields.pop("law_name", None), "law_name"))
     contents = clean_text(_required_text(fields.pop("contents", None), "contents"))
     number = _parse_number(fields.pop("article_number", None))
     tags = parse_tags(fields.pop("tags", None))
-    _check_length("law_name", law_name, MAX_LAW_NAME_CHARS)
-    _check_length("contents", contents, MAX_CONTENTS_CHARS)
-    _check_length("article_number", number, MAX_ARTICLE_NUMBER_CHARS)
+    check_length("law_name", law_name, MAX_LAW_NAME_CHARS)
+    if bounded:
+        check_length("contents", contents, MAX_CONTENTS_CHARS)
+    check_length("article_number", number, MAX_ARTICLE_NUMBER_CHARS)
     extra = {
         key: value
         for key, value in fields.items()
@@ -102,11 +92,20 @@ def check_value(value: Any, depth: int = 1) -> None:
             check_value(item, depth + 1)
 
 
+def _kind_of(value: Any) -> str:
+    """A JSON value for a message: a scalar as it stands in the file, anything longer by its kind."""
+    if isinstance(value, bool):
+        return f" {str(value).lower()}"
+    if isinstance(value, (int, float)):
+        return f"数字 {str(value)[:_MAX_SHOWN]}"
+    return "数组" if isinstance(value, list) else "对象"
+
+
 def _required_text(value: Any, field: str) -> str:
     if value is None:
         raise RecordInvalid(f"缺少 {field}")
     if not isinstance(value, str):
-        raise RecordInvalid(f"{field} 须为字符串，收到 {type(value).__name__}")
+        raise RecordInvalid(f"{field} 须为字符串，收到{_kind_of(value)}")
     if not clean_text(value):
         raise RecordInvalid(f"{field} 为空")
     return value
@@ -119,7 +118,7 @@ def _parse_number(value: Any) -> str:
     if type(value) is int:
         return str(value)
     if not isinstance(value, str):
-        raise RecordInvalid(f"article_number 须为字符串，收到 {type(value).__name__}")
+        raise RecordInvalid(f"article_number 须为字符串，收到{_kind_of(value)}")
     return _one_line(value)
 
 
@@ -127,6 +126,6 @@ def _one_line(text: str) -> str:
     return " ".join(clean_text(text).split())
 
 
-def _check_length(field: str, text: str, limit: int) -> None:
+def check_length(field: str, text: str, limit: int) -> None:
     if len(text) > limit:
         raise RecordInvalid(f"{field} 有 {len(text)} 字，超过上限 {limit} 字")

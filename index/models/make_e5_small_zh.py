@@ -122,7 +122,10 @@ def _post_processor(places: dict[str, int]) -> dict[str, Any]:
 
 
 class EncoderGraph:
-    """The twelve layers as ONNX nodes; constants keep the names of the source, `l0.q.w` and so on."""
+    """The layers as ONNX nodes; constants keep the names of the source, `l0.q.w` and so on.
+
+    What is trained further (statute-ce-6l) has other weights and fewer layers, and overrides what reads them.
+    """
 
     def __init__(self, source: SourceModel, keep: Sequence[int], linear: Linear, external_file: str) -> None:
         self._source = source
@@ -132,17 +135,22 @@ class EncoderGraph:
 
     def save(self, model: Path) -> None:
         writer, hidden = self._writer, self._source.hidden
+        self._pooled(self._encoder(self._source.num_layers, "last_hidden_state"))
+        writer.add_output("sentence_embedding", ElementType.FLOAT, ["batch", hidden])
+        writer.add_output("last_hidden_state", ElementType.FLOAT, ["batch", "seq", hidden])
+        writer.save(model, METADATA)
+
+    def _encoder(self, num_layers: int, output: str) -> str:
+        """From the inputs to the states of every token after the last layer, called `output`."""
+        writer = self._writer
         for name in ("input_ids", "attention_mask"):
             writer.add_input(name, ElementType.INT64, ["batch", "seq"])
         states = self._embeddings()
         mask = writer.add_node("Cast", ["attention_mask"], to=int(ElementType.INT32))
-        writer.add_constant("spl", np.full(3, hidden, np.int64))
-        for layer in range(self._source.num_layers):
-            states = self._layer(layer, states, mask)
-        self._pooled(states)
-        writer.add_output("sentence_embedding", ElementType.FLOAT, ["batch", hidden])
-        writer.add_output("last_hidden_state", ElementType.FLOAT, ["batch", "seq", hidden])
-        writer.save(model, METADATA)
+        writer.add_constant("spl", np.full(3, self._source.hidden, np.int64))
+        for layer in range(num_layers):
+            states = self._layer(layer, states, mask, output if layer == num_layers - 1 else "")
+        return states
 
     def _embeddings(self) -> str:
         """Word + position + type 0, normalised."""
@@ -162,17 +170,26 @@ class EncoderGraph:
             block_size=BLOCK,
         )
         words = writer.add_node("Cast", [words], to=int(ElementType.FLOAT))
-        positions = source.read_floats("emb.pos").reshape(-1, source.hidden)
-        writer.add_constant("pos", positions + source.read_floats("emb.type")[: source.hidden])
-        writer.add_constant("z", np.zeros(1, np.int64))
-        length = writer.add_node("Shape", ["input_ids"], start=1, end=2)
-        places = writer.add_node("Slice", ["pos", "z", length, "z"])
-        writer.add_constant("eg", source.read_floats("emb.ln.w"))
-        writer.add_constant("eb", source.read_floats("emb.ln.b"))
-        total = writer.add_node("Add", [words, places])
+        total = writer.add_node("Add", [words, self._positions()])
+        for name, values in zip(("eg", "eb"), self._read_norm("emb.ln"), strict=True):
+            writer.add_constant(name, values)
         return writer.add_node("LayerNormalization", [total, "eg", "eb"], axis=-1, epsilon=source.epsilon)
 
-    def _layer(self, layer: int, states: str, mask: str) -> str:
+    def _positions(self) -> str:
+        """Position and type 0 of each place, up to the length of the input."""
+        writer = self._writer
+        writer.add_constant("pos", self._position_values())
+        writer.add_constant("z", np.zeros(1, np.int64))
+        length = writer.add_node("Shape", ["input_ids"], start=1, end=2)
+        return writer.add_node("Slice", ["pos", "z", length, "z"])
+
+    def _position_values(self) -> Array:
+        """float [positions, hidden]."""
+        hidden = self._source.hidden
+        positions: Array = self._source.read_floats("emb.pos").reshape(-1, hidden)
+        return positions + self._source.read_floats("emb.type")[:hidden]
+
+    def _layer(self, layer: int, states: str, mask: str, output: str) -> str:
         writer, source, name = self._writer, self._source, f"l{layer}"
         parts = [f"{name}.{part}" for part in "qkv"]
         projected = self._linear(states, parts, source.hidden, f"{name}.qkv")
@@ -191,15 +208,16 @@ class EncoderGraph:
         inner = self._linear(states, [f"{name}.fi"], source.hidden, f"{name}.fi")
         inner = writer.add_node("Gelu", [inner], MICROSOFT)
         inner = self._linear(inner, [f"{name}.fo"], source.feed_forward, f"{name}.fo")
-        is_last = layer == source.num_layers - 1
-        return self._normalised(
-            "last_hidden_state" if is_last else writer.new_name(), inner, states, f"{name}oln"
-        )
+        return self._normalised(output or writer.new_name(), inner, states, f"{name}oln")
 
     def _add_norms(self, name: str) -> None:
         for norm in ("aln", "oln"):
-            self._writer.add_constant(f"{name}{norm}g", self._source.read_floats(f"{name}.{norm}.w"))
-            self._writer.add_constant(f"{name}{norm}b", self._source.read_floats(f"{name}.{norm}.b"))
+            gain, bias = self._read_norm(f"{name}.{norm}")
+            self._writer.add_constant(f"{name}{norm}g", gain)
+            self._writer.add_constant(f"{name}{norm}b", bias)
+
+    def _read_norm(self, name: str) -> tuple[Array, Array]:
+        return self._source.read_floats(f"{name}.w"), self._source.read_floats(f"{name}.b")
 
     def _normalised(self, output: str, added: str, states: str, norm: str) -> str:
         inputs = [added, states, f"{norm}g", f"{norm}b"]
@@ -209,6 +227,18 @@ class EncoderGraph:
 
     def _linear(self, states: str, names: Sequence[str], width: int, tag: str) -> str:
         """states x weights + bias; several source layers over the same input become one."""
+        if self._linear_kind == "int4":
+            return self._linear_int4(states, names, width, tag)
+        weights, bias = self._read_linear(names, width)
+        self._writer.add_constant(f"{tag}.b", bias)
+        return self._linear_int8(states, weights, tag)
+
+    def _read_linear(self, names: Sequence[str], width: int) -> tuple[Array, Array]:
+        """(float32 [columns, width], float32 [columns]) of layers over the same input, one below the other."""
+        nibbles, scales, bias = self._read_blocks(names, width)
+        return _dequantise(nibbles, scales), bias
+
+    def _read_blocks(self, names: Sequence[str], width: int) -> tuple[Array, Array, Array]:
         source = self._source
         blocks = [
             source.read_blocks(f"{name}.w", source.tensors[f"{name}.w"][0] // width, width) for name in names
@@ -216,10 +246,7 @@ class EncoderGraph:
         nibbles = np.concatenate([part for part, _ in blocks])
         scales = np.concatenate([part for _, part in blocks]).astype(np.float32)
         bias = np.concatenate([source.read_floats(f"{name}.b") for name in names])
-        self._writer.add_constant(f"{tag}.b", bias)
-        if self._linear_kind == "int4":
-            return self._linear_int4(states, nibbles, scales, width, tag)
-        return self._linear_int8(states, _dequantise(nibbles, scales), tag)
+        return nibbles, scales, bias
 
     def _linear_int8(self, states: str, weights: Array, tag: str) -> str:
         """One symmetric scale for each output column."""
@@ -230,8 +257,10 @@ class EncoderGraph:
             "DynamicQuantizeMatMul", [states, f"{tag}.w", f"{tag}.s", "", f"{tag}.b"], MICROSOFT
         )
 
-    def _linear_int4(self, states: str, nibbles: Array, scales: Array, width: int, tag: str) -> str:
+    def _linear_int4(self, states: str, names: Sequence[str], width: int, tag: str) -> str:
         """The source's own weights; slower, the same on every CPU: what the int8 form is compared with."""
+        nibbles, scales, bias = self._read_blocks(names, width)
+        self._writer.add_constant(f"{tag}.b", bias)
         self._writer.add_constant(f"{tag}.w", _pack_nibbles(nibbles))
         self._writer.add_constant(f"{tag}.s", scales.reshape(-1))
         return self._writer.add_node(
