@@ -6,12 +6,13 @@ comes out does not depend on how the bytes were cut, and whatever they are, noth
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
 
 import orjson
 
+from cg_rag.core.mask import SecretMask, masked
 from cg_rag.core.sse import SseDecoder, SseTooLarge
 from cg_rag.core.thinking import Piece, ThinkingSplitter
 from cg_rag.core.tool_calls import ToolCall, ToolCallAssembler, ToolCallDelta, TooManyToolCalls
@@ -31,6 +32,7 @@ MAX_JSON_MARKS: Final = 200_000
 
 _WHITESPACE: Final = b" \t\r\n"
 _BOM: Final = b"\xef\xbb\xbf"
+_FAULTS: Final = (UpstreamError, SseTooLarge, TooManyToolCalls)
 _USAGE: Final = ("prompt_tokens", "completion_tokens", "total_tokens")
 _FILTERED: Final = frozenset({"content_filter", "sensitive"})
 _FAILED: Final = frozenset({"insufficient_system_resource", "error", "abort", "network_error"})
@@ -55,8 +57,8 @@ class ChatResult:
     structured_output: str = "none"
 
 
-@dataclass(frozen=True, slots=True)
-class ChatDelta:
+# One for each token: a tuple is made in a third of the time of a frozen dataclass.
+class ChatDelta(NamedTuple):
     """What came next: text, thinking, or a piece of a tool call.
 
     `retracts_text`: all text so far was thinking and has to be taken back; the text of this delta follows after it.
@@ -76,10 +78,12 @@ class ChatParser:
     """Feed the bytes of an answer's body, then `finish`.
 
     `thinking`: thinking was asked for. `answers_in_thinking`: without it, an answer that came in the field for
-    thinking alone is the answer.
+    thinking alone is the answer. `secret`: the key that went along, which is masked wherever it is said.
     """
 
-    def __init__(self, thinking: bool = False, answers_in_thinking: bool = False) -> None:
+    def __init__(self, thinking: bool = False, answers_in_thinking: bool = False, secret: str = "") -> None:
+        self._secret = secret
+        self._text_mask, self._thinking_mask = SecretMask(secret), SecretMask(secret)
         self._splitter = ThinkingSplitter(may_begin_inside=thinking)
         self._promotes_thinking = answers_in_thinking and not thinking
         self._received = 0
@@ -109,7 +113,11 @@ class ChatParser:
         """The deltas that end in `data`. Raises UpstreamError; deltas before the fault are returned first, and the
         next call raises."""
         deltas: list[ChatDelta] = []
-        self._guarded(self._feed(data), deltas)
+        if self._fault is None:
+            try:
+                self._feed(data, deltas)
+            except _FAULTS as fault:
+                self._fault = _named_fault(fault)
         if self._fault is not None and not deltas:
             raise self._fault
         return deltas
@@ -117,24 +125,18 @@ class ChatParser:
     def finish(self) -> list[ChatDelta]:
         """The deltas that were held back; the last one has the result. Raises UpstreamError: cut above all."""
         deltas: list[ChatDelta] = []
-        self._guarded(self._finish(), deltas)
+        if self._fault is None:
+            try:
+                self._finish(deltas)
+            except _FAULTS as fault:
+                self._fault = _named_fault(fault)
         if self._fault is not None:
             raise self._fault
         return deltas
 
-    def _guarded(self, source: Iterator[ChatDelta], deltas: list[ChatDelta]) -> None:
-        if self._fault is not None:
-            return
-        try:
-            deltas.extend(source)
-        except UpstreamError as fault:
-            self._fault = fault
-        except SseTooLarge:
-            self._fault = UpstreamBroken("too_large")
-        except TooManyToolCalls:
-            self._fault = UpstreamBroken("malformed")
+    # What follows appends to `deltas` and yields nothing: a chain of generators cost as much as all the rest.
 
-    def _feed(self, data: bytes) -> Iterator[ChatDelta]:
+    def _feed(self, data: bytes, deltas: list[ChatDelta]) -> None:
         self._received += len(data)
         if self._received > MAX_ANSWER_BYTES:
             raise UpstreamBroken("too_large")
@@ -143,7 +145,14 @@ class ChatParser:
         if self._whole is not None:
             self._whole += data
         elif data and not self._done:
-            yield from self._take_events(data)
+            plain = self._decoder.plain_data(data)
+            if plain is not None:
+                self._take_plain(plain, deltas)
+                return
+            for event in self._decoder.feed(data):
+                self._take_event(event.data, deltas, is_error=event.event == "error")
+                if self._done:
+                    return
 
     def _sniff(self, data: bytes) -> bytes:
         # By its first letter, because servers and proxies mislabel both kinds. White space keeps a connection alive.
@@ -161,89 +170,115 @@ class ChatParser:
             self._whole = bytearray()
         return head
 
-    def _take_events(self, data: bytes) -> Iterator[ChatDelta]:
-        for event in self._decoder.feed(data):
-            if self._done:
-                return
-            yield from self._take_event(event.data, is_error=event.event == "error")
+    def _take_plain(self, data: bytes, deltas: list[ChatDelta]) -> None:
+        """One event without a name."""
+        try:
+            chunk = orjson.loads(data) if len(data) <= MAX_JSON_MARKS else None
+        except orjson.JSONDecodeError:
+            chunk = None
+        if isinstance(chunk, dict):
+            self._take_chunk(chunk, deltas)
+        else:
+            self._take_event(data.decode("utf-8", "replace"), deltas)
 
-    def _take_event(self, data: str, is_error: bool = False) -> Iterator[ChatDelta]:
+    def _take_event(self, data: str, deltas: list[ChatDelta], is_error: bool = False) -> None:
         if data.strip() == "[DONE]":
             self._done = True
             return
         chunk = _loads(data)
         if is_error:
             raise stream_error(chunk.get("error", chunk))
-        yield from self._take_chunk(chunk)
+        self._take_chunk(chunk, deltas)
 
-    def _take_chunk(self, chunk: dict[str, Any]) -> Iterator[ChatDelta]:
+    def _take_chunk(self, chunk: dict[str, Any], deltas: list[ChatDelta]) -> None:
         choices = chunk.get("choices")
         error = chunk.get("error")
         if error or chunk.get("object") == "error" or (choices is None and "code" in chunk):
             raise stream_error(error or chunk)
-        self._usage = _usage(chunk.get("usage")) or self._usage
+        if usage := chunk.get("usage"):
+            self._usage = _usage(usage) or self._usage
         for choice in choices if isinstance(choices, list) else ():
             if isinstance(choice, dict) and choice.get("index") in (0, None):
-                yield from self._take_choice(choice)
+                self._take_choice(choice, deltas)
 
-    def _take_choice(self, choice: dict[str, Any]) -> Iterator[ChatDelta]:
+    def _take_choice(self, choice: dict[str, Any], deltas: list[ChatDelta]) -> None:
         for key in ("delta", "message"):
-            if isinstance(choice.get(key), dict):
-                yield from self._take_delta(choice[key])
+            delta = choice.get(key)
+            if isinstance(delta, dict):
+                self._take_delta(delta, deltas)
         reason = choice.get("finish_reason")
         if isinstance(reason, str) and reason not in ("", "null"):
             self._finish_reason = reason
 
-    def _take_delta(self, delta: dict[str, Any]) -> Iterator[ChatDelta]:
+    def _take_delta(self, delta: dict[str, Any], deltas: list[ChatDelta]) -> None:
         thinking = delta.get("reasoning_content") or delta.get("reasoning")
         if thinking and isinstance(thinking, str):
-            yield from map(self._record, self._splitter.begin_outside())
-            yield self._record(Piece(thinking=thinking))
+            deltas.extend(map(self._record, self._splitter.begin_outside()))
+            deltas.append(self._record(Piece(thinking=thinking)))
         content = delta.get("content")
-        if content:
-            yield from self._take_content(content)
+        if isinstance(content, str) and self._splitter.passes(content):
+            text = self._text_mask.feed(content)
+            self._text.append(text)
+            deltas.append(ChatDelta(text))
+        elif content:
+            self._take_content(content, deltas)
         if delta.get("refusal"):
             self._refused = True
         if delta.get("tool_calls"):
             for piece in self._tools.add(delta["tool_calls"]):
-                yield ChatDelta(tool_call=piece)
+                deltas.append(ChatDelta(tool_call=piece))
 
-    def _take_content(self, content: Any) -> Iterator[ChatDelta]:
+    def _take_content(self, content: Any, deltas: list[ChatDelta]) -> None:
         for part in content if isinstance(content, list) else (content,):
             text = part.get("text") if isinstance(part, dict) and part.get("type") == "text" else part
             if isinstance(text, str):
-                yield from map(self._record, self._splitter.feed(text))
+                deltas.extend(map(self._record, self._splitter.feed(text)))
 
     def _record(self, piece: Piece) -> ChatDelta:
-        if piece.retracts_text:
-            self._thinking += self._text
-            self._text.clear()
-        if piece.text:
-            self._text.append(piece.text)
-        if piece.thinking:
-            self._thinking.append(piece.thinking)
-        return ChatDelta(piece.text, piece.thinking, piece.retracts_text)
+        text, thinking, retracts_text = piece
+        held = self._retract() if retracts_text else ""
+        if text:
+            text = self._text_mask.feed(text)
+        if thinking:
+            thinking = self._thinking_mask.feed(thinking)
+        return self._handed_on(ChatDelta(text, held + thinking, retracts_text))
 
-    def _finish(self) -> Iterator[ChatDelta]:
-        yield from self._take_rest()
+    def _retract(self) -> str:
+        """All text so far becomes thinking; returns what of it was held back."""
+        self._thinking += self._text
+        self._text.clear()
+        return self._text_mask.finish()
+
+    def _handed_on(self, delta: ChatDelta) -> ChatDelta:
+        if delta.text:
+            self._text.append(delta.text)
+        if delta.thinking:
+            self._thinking.append(delta.thinking)
+        return delta
+
+    def _finish(self, deltas: list[ChatDelta]) -> None:
+        self._take_rest(deltas)
         self._check_finish_reason()
-        yield from map(self._record, self._splitter.finish(truncated=self._finish_reason == "length"))
-        text, thinking, calls = "".join(self._text), "".join(self._thinking), self._tools.calls()
+        deltas.extend(map(self._record, self._splitter.finish(truncated=self._finish_reason == "length")))
+        held = ChatDelta(self._text_mask.finish(), self._thinking_mask.finish())
+        if held.text or held.thinking:
+            deltas.append(self._handed_on(held))
+        text, thinking, calls = "".join(self._text), "".join(self._thinking), self._calls()
         if not text.strip() and not calls:
             text = self._promoted(thinking)
-            yield ChatDelta(text=text)
+            deltas.append(ChatDelta(text=text))
         assert self._finish_reason is not None
         result = ChatResult(text, thinking, calls, self._usage, self._finish_reason)
-        yield ChatDelta(finish_reason=self._finish_reason, usage=self._usage, result=result)
+        deltas.append(ChatDelta(finish_reason=self._finish_reason, usage=self._usage, result=result))
 
-    def _take_rest(self) -> Iterator[ChatDelta]:
+    def _take_rest(self, deltas: list[ChatDelta]) -> None:
         if self._whole is not None:
-            yield from self._take_chunk(_loads(bytes(self._whole)))
+            self._take_chunk(_loads(bytes(self._whole)), deltas)
             return
         begun = None if self._done else self._decoder.finish()
         # Some servers end without the last blank line. What broke off inside of its JSON is a cut.
         if begun is not None and _is_json(begun.data):
-            yield from self._take_event(begun.data)
+            self._take_event(begun.data, deltas)
 
     def _check_finish_reason(self) -> None:
         if self._finish_reason is None:
@@ -253,22 +288,34 @@ class ChatParser:
         if self._finish_reason in _FAILED:
             raise UpstreamFailed("overloaded", may_retry=True)
 
+    def _calls(self) -> tuple[ToolCall, ...]:
+        return tuple(
+            replace(call, arguments=masked(call.arguments, self._secret)) for call in self._tools.calls()
+        )
+
     def _promoted(self, thinking: str) -> str:
         if self._promotes_thinking and self._finish_reason == "stop" and thinking.strip():
             return thinking
         raise UpstreamEmpty("empty")
 
 
+def _named_fault(fault: UpstreamError | SseTooLarge | TooManyToolCalls) -> UpstreamError:
+    if isinstance(fault, UpstreamError):
+        return fault
+    return UpstreamBroken("too_large" if isinstance(fault, SseTooLarge) else "malformed")
+
+
 def _loads(data: str | bytes) -> dict[str, Any]:
     text = data.encode() if isinstance(data, str) else data
-    if text.count(b"{") + text.count(b"[") + text.count(b",") > MAX_JSON_MARKS:
+    if len(text) > MAX_JSON_MARKS and sum(map(text.count, (b"{", b"[", b","))) > MAX_JSON_MARKS:
         raise UpstreamBroken("too_large")
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError:
-        raise UpstreamBroken("malformed") from None
+        value = None
     if not isinstance(value, dict):
-        raise UpstreamBroken("malformed")
+        # Garbled on the way more often than meant: what is sent again may come whole.
+        raise UpstreamBroken("malformed", may_retry=True)
     return value
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping
-from typing import NoReturn
+from typing import Any, NoReturn
 
 EXIT_USAGE = 2
 
@@ -41,7 +41,33 @@ def speak_chinese() -> None:
     argparse._ = lambda text: _TEXTS.get(text, text)  # type: ignore[attr-defined]
 
 
+# How `type=` of an argument reads in a message; others are only "不合法".
+_KINDS: Mapping[str, str] = {"int": "须为整数", "float": "须为数字"}
+
+
+class _Formatter(argparse.HelpFormatter):
+    """The title above the commands says what they are; argparse repeats it as a row of its own above them."""
+
+    def _format_action(self, action: argparse.Action) -> str:
+        if isinstance(action, argparse._SubParsersAction):
+            return "".join(map(self._format_action, action._get_subactions()))
+        return super()._format_action(action)
+
+
 class Parser(argparse.ArgumentParser):
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **{"formatter_class": _Formatter, **options})
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        """A number that is none is told with the rule and the value, as every other wrong value is."""
+        try:
+            return super()._get_value(action, arg_string)
+        except argparse.ArgumentError as error:
+            rule = _KINDS.get(getattr(action.type, "__name__", ""))
+            if rule is None:
+                raise
+            raise argparse.ArgumentError(action, f"{rule}，收到 {arg_string!r}") from error
+
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
         self.exit(EXIT_USAGE, f"{self.prog}：{message}\n")

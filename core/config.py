@@ -190,6 +190,8 @@ def _from_text(row: Setting, text: str) -> Any:
         return plain_scalar(text)
     if row.kind == "keys":
         return key_pairs(text.split(","))
+    if row.kind == "list":
+        return [part.strip() for part in text.split(",")]
     return text
 
 
@@ -256,6 +258,8 @@ def _rule_broken(row: Setting | None, error: Any) -> str:
 def _generic(loc: Loc) -> Key:
     """The path in the table of settings that `loc` is an instance of."""
     path = tuple("[]" if isinstance(part, int) else part for part in loc)
+    if path[-1:] == ("[]",) and path[:-1] in ROWS and ROWS[path[:-1]].kind == "list":
+        return path[:-1]
     return (path[0], "<scope>", *path[2:]) if len(path) > 1 and path[0] == "profiles" else path
 
 

@@ -11,6 +11,7 @@ headers, is malformed.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import math
 import re
@@ -35,6 +36,8 @@ LINGERING_SECONDS = 10.0  # docs/http.md: what a refused caller still sends is d
 FORCED_SHUTDOWN_SECONDS = 0.1  # aiohttp waits twice for this once the handlers have had their time
 # Where a writer that drains has to wait: 200 streams that nobody reads cost 31 KiB each, with asyncio's 64 KiB 82.
 MAX_UNSENT_BYTES = 16 * 1024
+# A timer that asks for none needs no copy of its own.
+_NO_CONTEXT = contextvars.Context()
 _WRITE_CHECKS = 4  # looks per write deadline: a reader is dropped within 1.25 of it
 _REQUEST_LINE = re.compile(rb"[A-Z]{3,8}(?: |$)")  # how a request begins that stands behind a whole one
 _ACCEPT_ERROR = "socket.accept() out of system resource"
@@ -115,7 +118,9 @@ class Connection(RequestHandler):
     def _arm_header_timer(self) -> None:
         # Armed once per request and not moved by further bytes: a header that drips is late all the same.
         if self._header_timer is None:
-            self._header_timer = self._loop.call_later(self._limits.header_timeout_seconds, self.force_close)
+            self._header_timer = self._loop.call_later(
+                self._limits.header_timeout_seconds, self.force_close, context=_NO_CONTEXT
+            )
 
     def _disarm_header_timer(self) -> None:
         if self._header_timer is not None:
@@ -339,10 +344,10 @@ def _refuse_other_versions(
     handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
 ) -> Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]:
     # aiohttp answers HTTP/0.9 and HTTP/2.0 request lines as if they were HTTP/1.1.
-    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+    def handle(request: web.BaseRequest) -> Awaitable[web.StreamResponse]:
         if request.version not in (HttpVersion10, HttpVersion11):
             raise BadStatusLine
-        return await handler(request)
+        return handler(request)
 
     return handle
 

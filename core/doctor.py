@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import platform
@@ -12,11 +13,26 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal, Protocol
 
-from cg_rag.core.config import ConfigError, Loaded
+from cg_rag.core.config import ConfigError, Loaded, Settings
+from cg_rag.core.criteria import Criteria
+from cg_rag.core.os_words import reason_of
+from cg_rag.core.vision_settings import half_configured, is_vision_configured, vision_profile
 
 Severity = Literal["ok", "warning", "error"]
 _SIGNS = {"ok": "正常", "warning": "警告", "error": "错误"}
-_PACKAGES = ("aiohttp", "numpy", "orjson", "pydantic", "PyYAML")
+# All that the service imports; tests hold it to pyproject.toml.
+PACKAGES = (
+    "aiohttp",
+    "mcp",
+    "numpy",
+    "onnxruntime",
+    "orjson",
+    "packaging",
+    "prometheus-client",
+    "pydantic",
+    "PyYAML",
+    "tokenizers",
+)
 MIN_FREE_BYTES = 200 * 1024 * 1024
 
 
@@ -55,7 +71,7 @@ def check_machine() -> list[Finding]:
     """Interpreter, machine, packages."""
     machine = f"Python {platform.python_version()}，{platform.machine()}，{' '.join(platform.libc_ver())}"
     findings = [Finding("ok", "运行环境", f"{machine}，{os.cpu_count()} 个处理器")]
-    missing = [name for name in _PACKAGES if _find_version(name) is None]
+    missing = [name for name in PACKAGES if _find_version(name) is None]
     if missing:
         findings.append(
             Finding(
@@ -66,7 +82,7 @@ def check_machine() -> list[Finding]:
             )
         )
     else:
-        found = "，".join(f"{name} {_find_version(name)}" for name in _PACKAGES)
+        found = "，".join(f"{name} {_find_version(name)}" for name in PACKAGES)
         findings.append(Finding("ok", "依赖", found))
     return findings
 
@@ -91,6 +107,49 @@ def check_pins(mismatches: Sequence[PinMismatch], strict: bool) -> list[Finding]
     return [
         Finding(severity, "提示词", f"与 pins.json 不符：{names}", "恢复原文件；确属有意修改则更新 pins.json")
     ]
+
+
+def check_vision(settings: Settings) -> list[Finding]:
+    """What is set for the vision modes and cannot work, or is an experiment."""
+    findings = [
+        Finding("warning", "视觉", problem, "补齐所缺的键，或全部删去")
+        for problem in half_configured(settings)
+    ]
+    profile = vision_profile(settings)
+    if profile.is_experimental:
+        findings.append(Finding("warning", "视觉", f"视觉版本 {profile.name} 是实验", "生产请用 e10"))
+    if is_vision_configured(settings):
+        findings.append(Finding("ok", "视觉", f"模型 {settings.vision.model}，视觉版本 {profile.name}"))
+    return findings
+
+
+def check_mcp(settings: Settings) -> list[Finding]:
+    """Whether the endpoint can be made; the service finds out when the first client asks for it."""
+    if not settings.mcp.enabled:
+        return []
+    try:
+        importlib.import_module("cg_rag.core.mcp_http")
+    except (Exception, SystemExit) as error:  # whatever a broken package does
+        message = f"入口所用的依赖包无法导入（{type(error).__name__}：{error}）"
+        return [Finding("error", "MCP", message, "重新安装依赖；不用 MCP 时设 mcp.enabled 为 false")]
+    return [Finding("ok", "MCP", "入口可用")]
+
+
+def check_criteria(load: Callable[[], Criteria]) -> Finding:
+    """Whether the clause list of major hazards can be read, and how much of it was compared with the official text."""
+    subject, remedy = "判定标准", "以官方全文替换：把 criteria.file 指向一份 UTF-8 文本"
+    try:
+        criteria = load()
+    except OSError as error:
+        return Finding("error", subject, f"无法读取条款清单：{reason_of(error)}", remedy)
+    except ValueError as error:
+        return Finding("error", subject, str(error), remedy)
+    message = f"《{criteria.name}》{len(criteria.clauses)} 条"
+    if not criteria.num_unverified:
+        return Finding("ok", subject, message)
+    return Finding(
+        "warning", subject, f"{message}，为摘要，其中 {criteria.num_unverified} 条未核对原文", remedy
+    )
 
 
 def report(listed: Sequence[FindingLike], as_json: bool) -> int:
@@ -120,7 +179,8 @@ def _find_version(package: str) -> str | None:
 
 
 def _check_disk(index_dir: Path) -> Finding:
-    existing = next(path for path in (index_dir, *index_dir.parents) if path.exists())
+    # Path.exists raises where a folder above may not be looked into.
+    existing = next(path for path in (index_dir, *index_dir.parents) if os.path.exists(path))
     free = shutil.disk_usage(existing).free
     message = f"{index_dir} 所在磁盘剩余 {free // (1024 * 1024)} MiB"
     if free < MIN_FREE_BYTES:

@@ -7,7 +7,7 @@ closes in turn whatever generators it iterates over (contextlib.aclosing).
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -76,12 +76,17 @@ class Final:
 Event = Progress | Retrieval | Token | Trace | Agent | AnswerReset | Final
 
 
-async def drain(events: AsyncIterator[Event]) -> dict[str, Any]:
-    """Run a mode to its end and return the payload of its `Final`. Raises what the mode raises."""
+async def drain(
+    events: AsyncIterator[Event], watch: Callable[[Event], None] = lambda event: None
+) -> dict[str, Any]:
+    """Run a mode to its end and return the payload of its `Final`. Raises what the mode raises.
+
+    `watch` sees what comes before that, and must return at once."""
     try:
         async for event in events:
             if isinstance(event, Final):
                 return event.payload
+            watch(event)
     finally:
         await close(events)
     raise RuntimeError("a mode ended without Final")

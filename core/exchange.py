@@ -32,6 +32,9 @@ from cg_rag.core.upstream_errors import (
 )
 
 _WRITE_BYTES: Final = 64 * 1024  # asyncio copies what a socket does not take at once: never more than this
+_WRITES_PER_TURN: Final = (
+    16  # a peer that takes everything at once would hold the loop for all of a large body
+)
 _MAX_ERROR_BYTES: Final = 64 * 1024
 _ERROR_SECONDS: Final = 2.0  # for the body of an error: the status is known and is what counts
 _SETTLE_SECONDS: Final = (
@@ -111,7 +114,9 @@ class Exchange:
         assert self._response is not None
         now = self._loop.time()
         byte_ends = now + self._timeouts.between_bytes if self._began else self._first_byte_at
-        self._watch(min(byte_ends, self._ends.at, now + patience_seconds))
+        ends = self._read_ends = min(byte_ends, self._ends.at, now + patience_seconds)
+        if self._timer is None or self._timer.when() > ends:
+            self._watch(ends)
         try:
             data = await self._response.content.readany()
         except (aiohttp.ClientError, HttpProcessingError, OSError) as error:
@@ -126,10 +131,8 @@ class Exchange:
     # One timer for all reads: asyncio.timeout around each of them costs as much as the reading itself.
 
     def _watch(self, read_ends: float) -> None:
-        self._read_ends = read_ends
-        if self._timer is None or self._timer.when() > read_ends:
-            self._stop_watching()
-            self._timer = self._loop.call_at(read_ends, self._look)
+        self._stop_watching()
+        self._timer = self._loop.call_at(read_ends, self._look)
 
     def _look(self) -> None:
         self._timer = None
@@ -169,7 +172,8 @@ class Exchange:
             raise UpstreamTimeout("connect_timeout", may_retry=True) from error
         except TimeoutError:
             raise UpstreamTimeout(self._reason_to_stop()) from None
-        except (aiohttp.ClientError, OSError) as error:
+        # UnicodeError: of the look-up of a host that no name can be; settings refuse those that are known to be none.
+        except (aiohttp.ClientError, OSError, UnicodeError) as error:
             raise _translated(error) from error
         finally:
             content.on_sent = None
@@ -237,10 +241,14 @@ class _SlicesPayload(payload.Payload):
         await self.write_with_length(writer, None)
 
     async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
+        num_writes = 0
         for slice_ in self._value:
             view = memoryview(slice_)
             for start in range(0, len(view), _WRITE_BYTES):
                 await writer.write(view[start : start + _WRITE_BYTES])
+                num_writes += 1
+                if num_writes % _WRITES_PER_TURN == 0:
+                    await asyncio.sleep(0)
         if self.on_sent is not None:
             self.on_sent()
 
@@ -250,6 +258,8 @@ def _translated(error: Exception) -> UpstreamError:
         return UpstreamUnreachable("tls_failed")
     if isinstance(error, aiohttp.ClientConnectorError):
         return UpstreamUnreachable("connect_failed", may_retry=True)
+    if isinstance(error, UnicodeError):
+        return UpstreamUnreachable("connect_failed")
     if isinstance(error, aiohttp.ClientResponseError):
         return UpstreamBroken("malformed")
     return UpstreamUnreachable("disconnected", may_retry=True)

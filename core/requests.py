@@ -9,20 +9,44 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
 from pydantic_core import ErrorDetails
 
 from cg_rag.core.body import LongString
 from cg_rag.core.errors import CgError
+from cg_rag.core.setting_types import or_null
 
 MAX_QUERY_CHARACTERS = 2000
 MAX_TOPK = 200
+MAX_TEXT_CHARACTERS = 20_000
 
 # A longer query is an error and never cut: half a question would be answered as if it were the whole one.
 Query = Annotated[
     str, StringConstraints(strip_whitespace=True, min_length=1, max_length=MAX_QUERY_CHARACTERS)
 ]
 TopK = Annotated[int, Field(ge=1, le=MAX_TOPK)]
+
+
+def _short_text(value: object) -> object:
+    """Text of 20,000 characters is more than 64 KiB of JSON where each is escaped."""
+    is_short = isinstance(value, LongString) and value.num_bytes <= 4 * MAX_TEXT_CHARACTERS
+    return value.text() if is_short and isinstance(value, LongString) else value
+
+
+# One side of an earlier turn.
+LongText = Annotated[str, StringConstraints(max_length=MAX_TEXT_CHARACTERS), BeforeValidator(_short_text)]
+
+# An article, or a text to be verified. One annotation for all: a nested one would measure the text before it is stripped.
+Text = Annotated[
+    str,
+    StringConstraints(strip_whitespace=True, min_length=1, max_length=MAX_TEXT_CHARACTERS),
+    BeforeValidator(_short_text),
+]
+
+
+def without_default(schema: dict[str, Any]) -> None:
+    """`json_schema_extra` of a field whose default is decided at run time."""
+    schema.pop("default", None)
 
 
 class RequestModel(BaseModel):
@@ -58,7 +82,7 @@ def _invalid_field(error: ErrorDetails, schema: Mapping[str, Any]) -> CgError:
     if error["type"] == "missing":
         return CgError("invalid_request", f"缺少必填字段 {path}。", {"field": path})
     rule = _rule(_find_schema(schema, error["loc"]))
-    found = _describe(error["input"])
+    found = describe(error["input"])
     return CgError("invalid_request", f"{path} {rule}，收到{found}。", {"field": path, "rule": rule})
 
 
@@ -83,16 +107,23 @@ def _rule(node: Mapping[str, Any]) -> str:
     nullable = len(options) < len(node.get("anyOf", [node]))
     option = options[0] if options else {}
     rule = "须为" + _TYPES.get(option.get("type", ""), "合法的值")
-    if "minimum" in option and "maximum" in option:
-        rule = f"须为 {option['minimum']}..{option['maximum']} 的整数"
+    if "minimum" in option:
+        top = option.get("maximum")
+        rule = (
+            "须为"
+            + (f"不小于 {option['minimum']}" if top is None else f" {option['minimum']}..{top}")
+            + " 的整数"
+        )
     if "maxLength" in option:
         rule = f"须为 {option.get('minLength', 0)}..{option['maxLength']} 个字符（去除首尾空白后）的字符串"
     if "maxItems" in option:
         rule = f"须为 {option.get('minItems', 0)}..{option['maxItems']} 项的数组"
-    return rule + ("或 null" if nullable else "")
+    elif "minItems" in option:
+        rule = f"须为至少 {option['minItems']} 项的数组"
+    return or_null(rule) if nullable else rule
 
 
-def _describe(value: object) -> str:
+def describe(value: object) -> str:
     """What came instead: short, and never more than a few characters of the caller's text."""
     if value is None:
         return " null"

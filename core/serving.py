@@ -1,7 +1,8 @@
 """A process that serves one application until it is told to stop.
 
 Rule: the first SIGTERM or SIGINT closes the port and lets running requests end within the shutdown time-out; the
-second one ends at once.
+second one ends at once. A worker ends at once only when its supervisor says so: a terminal, or systemd, sends one signal
+to all processes, and the supervisor passes it on as well.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from typing import Any
 
 from aiohttp import web
 
@@ -21,6 +23,7 @@ from cg_rag.core.connection import make_runner, quiet_accept_errors
 from cg_rag.core.log import log_event
 from cg_rag.core.settings import ServerSettings
 from cg_rag.core.web import BASE_PATH
+from cg_rag.core.worker import Link, Worker
 
 
 class CannotListen(Exception):
@@ -40,8 +43,7 @@ _REASONS = {
 
 def check_address(server: ServerSettings) -> None:
     """Raises CannotListen when `server` could not be listened on now. For work that is only worth doing if it can."""
-    family = socket.AF_INET6 if ":" in server.host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
+    with socket.socket(family_of(server.host), socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((server.host, server.port))
@@ -50,19 +52,48 @@ def check_address(server: ServerSettings) -> None:
             raise CannotListen(server, error) from error
 
 
+def family_of(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
 def run_app(
     make_app: Callable[[], web.Application],
     server: ServerSettings,
     version: str,
     announce: Callable[[str], None],
+    worker: Worker | None = None,
 ) -> int:
     """Serve what `make_app` returns (called inside the event loop). `announce` gets the base URL when the port is
-    open. Returns the exit code; an address that cannot be had is one line on standard error and 1."""
+    open; a worker of several tells its supervisor instead. Returns the exit code; an address that cannot be had is one
+    line on standard error and 1."""
+    link = worker.link if worker is not None else None
     try:
-        return asyncio.run(_serve(make_app, server, version, announce))
+        return asyncio.run(_serve(make_app, server, version, announce, link))
     except CannotListen as error:
         print(str(error), file=sys.stderr)
         return 1
+
+
+class _Stops:
+    """Waits for a request to stop, and for one to stop at once."""
+
+    def __init__(self, link: Link | None) -> None:
+        self.gently = asyncio.Event()
+        self.at_once = asyncio.Event()
+        self._signals_count = link is None
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._take_signal)
+        if link is not None:
+            link.follow(self._take)
+
+    def _take_signal(self) -> None:
+        self._take(self._signals_count and self.gently.is_set())
+
+    def _take(self, at_once: bool) -> None:
+        self.gently.set()
+        if at_once:
+            self.at_once.set()
 
 
 async def _serve(
@@ -70,11 +101,10 @@ async def _serve(
     server: ServerSettings,
     version: str,
     announce: Callable[[str], None],
+    link: Link | None,
 ) -> int:
     quiet_accept_errors(asyncio.get_running_loop())
-    signals: asyncio.Queue[int] = asyncio.Queue()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, signals.put_nowait, number)
+    stops = _Stops(link)
     runner = make_runner(
         make_app(),
         header_timeout_seconds=server.header_timeout_seconds,
@@ -83,26 +113,31 @@ async def _serve(
     )
     await runner.setup()
     try:
-        await web.TCPSite(runner, server.host, server.port).start()
+        await web.TCPSite(runner, server.host, server.port, reuse_port=link is not None).start()
     except OSError as error:
         await runner.cleanup()
         raise CannotListen(server, error) from error
-    url = _base_url(runner)
-    log_event(logging.INFO, "listening", url=url, version=version, pid=os.getpid())
-    announce(url)
-    await signals.get()
+    if link is not None:
+        log_event(logging.INFO, "worker_listening", pid=os.getpid())
+        link.say_listening()
+    else:
+        url = base_url(runner.addresses[0])
+        log_event(logging.INFO, "listening", url=url, version=version, pid=os.getpid())
+        announce(url)
+    await stops.gently.wait()
     log_event(logging.INFO, "stopping")
-    return await _stop(runner, signals)
+    return await _stop(runner, stops.at_once)
 
 
-def _base_url(runner: web.AppRunner) -> str:
-    host, port = runner.addresses[0][:2]
+def base_url(address: tuple[Any, ...]) -> str:
+    """`address` is that of a socket: host, port and, for IPv6, more."""
+    host, port = address[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}{BASE_PATH}"
 
 
-async def _stop(runner: web.AppRunner, signals: asyncio.Queue[int]) -> int:
+async def _stop(runner: web.AppRunner, at_once: asyncio.Event) -> int:
     cleanup = asyncio.create_task(runner.cleanup())
-    again = asyncio.create_task(signals.get())
+    again = asyncio.create_task(at_once.wait())
     await asyncio.wait({cleanup, again}, return_when=asyncio.FIRST_COMPLETED)
     again.cancel()
     if cleanup.done():

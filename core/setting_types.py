@@ -19,6 +19,7 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Field,
     GetCoreSchemaHandler,
     PlainSerializer,
     PlainValidator,
@@ -26,6 +27,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
+_MILVUS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 SCOPE_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 KEY_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 # A comma separates keys in CG_RAG_SERVER_API_KEYS; 512 keeps a key well inside one header line.
@@ -36,6 +38,11 @@ SECRET_WORDS = "1..4096 个可打印 ASCII 字符（首尾非空格，不全为�
 # Without @ ? # and backslash: beside these stand passwords, queries and fragments, in which keys hide.
 URL = re.compile(r"[!\"$->A-\[\]-~]{1,2000}")
 MAX_TEMPLATE_CHARS = 2000
+
+
+def or_null(rule: str) -> str:
+    """`rule`, and null besides; a Latin word keeps its distance from the Chinese one."""
+    return rule + (" 或 null" if rule[-1:].isascii() else "或 null")
 
 
 def refuse(key: str, problem: str) -> NoReturn:
@@ -82,9 +89,16 @@ def is_endpoint(text: str) -> bool:
     return url.scheme in ("http", "https") and _is_url_host(url.hostname or "")
 
 
+def is_origin(text: str) -> bool:
+    """Whether `text` is an Origin as browsers write it: scheme and host, a port that is not the default."""
+    return re.fullmatch(r"[a-z][a-z0-9+.-]{0,30}://[a-z0-9._:\[\]-]{1,255}", text) is not None
+
+
 def _is_url_host(host: str) -> bool:
     if ":" not in host:
-        return re.fullmatch(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?", host) is not None and len(host) <= 253
+        # RFC 1035: a label is at most 63 letters, a name 253; the look-up of a longer one is no OSError.
+        is_name = re.fullmatch(r"[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?", host)
+        return is_name is not None and len(host) <= 253
     try:
         return ipaddress.ip_address(host).version == 6
     except ValueError:
@@ -131,12 +145,32 @@ Endpoint = Annotated[
         is_quoted=False,
     ),
 ]
+MilvusUri = Annotated[
+    str,
+    Rule(
+        "http:// 或 https:// 开头的地址，不含 @ ? # 与空格，或以 .db 结尾的绝对路径",
+        lambda text: not text or is_endpoint(text) or (text.startswith("/") and text.endswith(".db")),
+        is_quoted=False,
+    ),
+]
+# Milvus, limits: letters, digits and underscores, not a digit first; with the fingerprint it stays below 255.
+MilvusName = Annotated[
+    str,
+    Rule(
+        "至多 64 个字母、数字或下划线，不以数字开头",
+        lambda text: not text or bool(_MILVUS_NAME.fullmatch(text)),
+    ),
+]
+Origin = Annotated[str, Rule("协议://主机[:端口]（小写，末尾没有 /）", is_origin)]
+# `strict` would refuse the list that YAML gives.
+Origins = Annotated[tuple[Origin, ...], Field(strict=False)]
 # Its sibling `…_file` is declared beside it as SecretFile; config_layers.py ties the two by their names.
 Secret = Annotated[
     Annotated[SecretStr, Rule(SECRET_WORDS, _is_secret, is_quoted=False)] | None,
     BeforeValidator(lambda value: None if value == "" else value),
 ]
 SecretFile = File | None
+SECRET_FILE_WORDS = "从文件读 api_key：只有一行，首尾空白不计；与 api_key 二选一"
 QueryTemplate = Annotated[str, template_rule("text")]
 ArticleTemplate = Annotated[str, template_rule("contents", "law_name", "short_law_name", "article_number")]
 

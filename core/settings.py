@@ -15,9 +15,13 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Discriminator, Field, PlainSerializer, SecretStr, Tag, model_validator
 
+from cg_rag.core.log_settings import LogSettings
+from cg_rag.core.profile import ProfileName, Workflow
 from cg_rag.core.providers import ProviderName, StructuredOutput, ThinkingControl
+from cg_rag.core.rerank_settings import RerankSettings
 from cg_rag.core.setting_types import (
     SCOPE_NAME,
+    SECRET_FILE_WORDS,
     ApiKeys,
     ArticleTemplate,
     Endpoint,
@@ -25,8 +29,11 @@ from cg_rag.core.setting_types import (
     Folder,
     Host,
     Label,
+    MilvusName,
+    MilvusUri,
     ModelName,
     Name,
+    Origins,
     QueryTemplate,
     Scope,
     Secret,
@@ -34,8 +41,6 @@ from cg_rag.core.setting_types import (
     Section,
     refuse,
 )
-
-SECRET_FILE_WORDS = "从文件读 api_key：只有一行，首尾空白不计；与 api_key 二选一"
 
 
 def is_loopback(host: str) -> bool:
@@ -59,6 +64,9 @@ def default_index_dir(environ: Mapping[str, str]) -> Path:
 class ServerSettings(Section):
     host: Host = Field(default="127.0.0.1", description="监听地址；非本机地址须配密钥或允许匿名")
     port: int = Field(default=8864, ge=0, le=65535, description="监听端口；0 表示任取一个空闲端口")
+    workers: int = Field(
+        default=1, ge=1, le=64, description="serve 的工作进程数，共用端口；模型、缓存、容量每个进程各一份"
+    )
     api_keys: ApiKeys = Field(default_factory=dict, description="调用方名称到密钥的映射；空为不校验密钥")
     api_keys_file: File | None = Field(
         default=None, description="从文件读密钥：每行 名称=密钥，或 YAML 映射；与 api_keys 二选一"
@@ -68,7 +76,7 @@ class ServerSettings(Section):
     )
     max_inflight_body_bytes: int = Field(
         default=134217728,
-        ge=2097152,  # below the largest body that a route takes, that body could never be admitted
+        ge=2097152,  # below the largest body of the text routes, that body could never be admitted
         le=68719476736,
         description="同时在读的请求体总字节数上限，超过即排队；内存小则调低",
     )
@@ -145,6 +153,22 @@ def _scopes(profiles: Mapping[str, Profile]) -> Mapping[str, Profile]:
 Profiles = Annotated[Mapping[str, Profile], AfterValidator(_scopes), PlainSerializer(dict)]
 
 
+class MilvusSettings(Section):
+    uri: MilvusUri = Field(
+        default="", description="Milvus 的地址；以 .db 结尾的路径为 milvus-lite，仅供试用；空为未设"
+    )
+    token: Secret = Field(default=None, description="Milvus 的 用户名:密码 或密钥；空为不带")
+    token_file: SecretFile = Field(
+        default=None, description="从文件读 token：只有一行，首尾空白不计；与 token 二选一"
+    )
+    database: MilvusName = Field(default="", description="Milvus 中的数据库；空为缺省的")
+    prefix: MilvusName = Field(
+        default="cg_rag",
+        description="集合名的开头，其后是索引的指纹；几个服务共用一套 Milvus 时各取一个",
+    )
+    timeout_seconds: float = Field(default=5.0, ge=0.1, le=600, description="一次向量检索的时限")
+
+
 class IndexSettings(Section):
     dir: Folder = Field(
         default_factory=lambda: default_index_dir(os.environ),
@@ -157,6 +181,17 @@ class IndexSettings(Section):
         default="numpy", description="扫描向量所用的计算核，结果相同；本机 CPU 不适用 onnx 时仍用 numpy"
     )
     dtype: Literal["int8"] = Field(default="int8", description="扫描所用向量的类型；目前仅此一种")
+    backend: Literal["numpy", "milvus"] = Field(
+        default="numpy",
+        description="由谁检索向量：numpy 为本进程，milvus 为 Milvus（须先 cg-rag index push）",
+    )
+    milvus: MilvusSettings = Field(default_factory=MilvusSettings)
+
+    @model_validator(mode="after")
+    def _engine_is_named(self) -> Self:
+        if self.backend == "milvus" and not self.milvus.uri:
+            refuse("index.backend", "为 milvus 时须设置 index.milvus.uri。")
+        return self
 
 
 class EmbeddingSettings(Section):
@@ -210,10 +245,10 @@ class RetrievalSettings(Section):
 GenerationProvider = Literal[ProviderName, "local"]
 
 
-class GenerationSettings(Section):
-    provider: GenerationProvider = Field(
-        default="auto", description="模型服务的种类：auto 按地址判断，local 为不用模型、按检索分数选条文"
-    )
+class ChatSettings(Section):
+    """A model behind chat completions; the sections below say what is different with theirs."""
+
+    provider: GenerationProvider = Field(default="auto", description="模型服务的种类：auto 按地址判断")
     endpoint: Endpoint = Field(
         default="", description="接口地址，到 /v1 为止或以 /chat/completions 结尾；空为未配置"
     )
@@ -233,6 +268,12 @@ class GenerationSettings(Section):
         default=60.0, ge=0.1, le=3600, description="一次调用中等待第一个字节的时限"
     )
 
+
+class GenerationSettings(ChatSettings):
+    provider: GenerationProvider = Field(
+        default="auto", description="模型服务的种类：auto 按地址判断，local 为不用模型、按检索分数选条文"
+    )
+
     @model_validator(mode="after")
     def _endpoint_has_a_model(self) -> Self:
         if self.provider != "local":
@@ -248,9 +289,46 @@ def check_pair(section: str, endpoint: str, model: str) -> None:
     refuse(f"{section}.{given}", f"已设置而 {section}.{absent} 未设置，两者须同时给出。")
 
 
-class VisionSettings(Section):
+class HybridGenerationSettings(ChatSettings):
+    """The text model of vision/hybrid: endpoint, model and key are needed, or the mode is not configured."""
+
+    provider: ProviderName = Field(default="auto", description="模型服务的种类：auto 按地址判断")
+    api_key: Secret = Field(default=None, description="密钥；不可缺少，不用顶层的 api_key")
+
+
+class VisionSettings(ChatSettings):
+    """Without endpoint or model the vision modes are not configured; nothing else is the worse for it."""
+
+    provider: ProviderName = Field(default="auto", description="模型服务的种类：auto 按地址判断")
+    profile: ProfileName | None = Field(
+        default=None, description="视觉版本；null 为按 agentic_workflow，两者都没有则为 e10"
+    )
+    agentic_workflow: Workflow | None = Field(
+        default=None, description="旧键，仅在没有 profile 时有效：continuous 即 e10，controller 即 controller"
+    )
+    total_budget_seconds: float | None = Field(
+        default=None, ge=1, le=3600, description="整单墙钟预算，排队在内；null 为按视觉版本（150 秒）"
+    )
     sse_heartbeat_seconds: float = Field(
         default=15.0, ge=0, le=3600, description="流中多久没有内容就发一次心跳，所有流式接口共用；0 为不发"
+    )
+    strict_retrieval_failure: bool | None = Field(
+        default=None, description="检索全部失败时在成文前拒绝请求；null 为按视觉版本"
+    )
+    max_images: int = Field(default=4, ge=1, le=64, description="一次请求的图片张数上限")
+    max_image_bytes: int = Field(default=16777216, ge=1, le=268435456, description="一张图片解码后的字节上限")
+    max_image_pixels: int = Field(
+        default=100000000, ge=1, le=10000000000, description="一张图片的像素上限，按文件头所写的宽乘高"
+    )
+    max_search_rounds: int = Field(
+        default=2, ge=1, le=3, description="智能生成的检索轮数上限，请求未指明时用它"
+    )
+    topk: int = Field(default=12, ge=1, le=200, description="智能生成每轮的检索候选数，请求未指明时用它")
+
+
+class CriteriaSettings(Section):
+    file: File | None = Field(
+        default=None, description="重大事故隐患判定标准的条款清单；空为自带的，各地可换成官方全文"
     )
 
 
@@ -262,9 +340,19 @@ class GenerationCapacity(Section):
     max: int = Field(default=4, ge=1, le=1024, description="同时进行的生成数；与上游模型的并发能力一致")
 
 
+class VisionCapacity(Section):
+    max: int | None = Field(
+        default=None,
+        ge=1,
+        le=1024,
+        description="同时进行的视觉请求数；null 为与文字生成共用 generation 的空位",
+    )
+
+
 class CapacitySettings(Section):
     retrieval: RetrievalCapacity = Field(default_factory=RetrievalCapacity)
     generation: GenerationCapacity = Field(default_factory=GenerationCapacity)
+    vision: VisionCapacity = Field(default_factory=VisionCapacity)
     wait_timeout_seconds: float = Field(
         default=5.0, ge=0, le=600, description="排队等待空位的最长时间，超过即 429"
     )
@@ -277,10 +365,10 @@ class CacheSettings(Section):
     ttl_seconds: float = Field(default=3600.0, ge=1, le=2592000, description="一条缓存的有效时间")
 
 
-class LogSettings(Section):
-    level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO", description="日志级别")
-    format: Literal["json", "text"] = Field(
-        default="json", description="日志格式：json 供机器读，text 供人读"
+class McpSettings(Section):
+    enabled: bool = Field(default=True, description="开放 MCP 入口；首个请求到来时才导入（约一秒，30 MB）")
+    allowed_origins: Origins = Field(
+        default=(), description="除本机与同一地址外，还允许哪些网页来源（Origin）调用 MCP 入口"
     )
 
 
@@ -296,12 +384,16 @@ class Settings(Section):
     index: IndexSettings = Field(default_factory=IndexSettings)
     embedding: EmbeddingSettings = Field(default_factory=EmbeddingSettings)
     retrieval: RetrievalSettings = Field(default_factory=RetrievalSettings)
+    rerank: RerankSettings = Field(default_factory=RerankSettings)
     api_key: Secret = Field(default=None, description="上游模型共用的密钥；各节没有自己的密钥时用它")
     api_key_file: SecretFile = Field(default=None, description=SECRET_FILE_WORDS)
     generation: GenerationSettings = Field(default_factory=GenerationSettings)
+    hybrid_generation: HybridGenerationSettings = Field(default_factory=HybridGenerationSettings)
     vision: VisionSettings = Field(default_factory=VisionSettings)
+    criteria: CriteriaSettings = Field(default_factory=CriteriaSettings)
     capacity: CapacitySettings = Field(default_factory=CapacitySettings)
     cache: CacheSettings = Field(default_factory=CacheSettings)
+    mcp: McpSettings = Field(default_factory=McpSettings)
     log: LogSettings = Field(default_factory=LogSettings)
     strict_prompt_pins: bool = Field(
         default=False, description="提示词文件与 prompts/pins.json 的指纹不符时拒绝启动；false 则只告警"

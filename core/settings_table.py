@@ -11,12 +11,12 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, PlainSerializer, PlainValidator, SecretStr
 
-from cg_rag.core.setting_types import Rule, Section
+from cg_rag.core.setting_types import Rule, Section, or_null
 from cg_rag.core.settings import Profile, Selector, Settings
 
 INDEX_DIR = ("index", "dir")
 
-Kind = Literal["bool", "int", "float", "text", "path", "choice", "secret", "keys", "map"]
+Kind = Literal["bool", "int", "float", "text", "path", "choice", "secret", "keys", "map", "list"]
 _TEXTS: dict[Any, Kind] = {str: "text", Path: "path", SecretStr: "secret"}
 
 
@@ -75,7 +75,7 @@ def _row(path: tuple[str, ...], field: Any) -> Setting:
         env=None if path[0] == "profiles" else "CG_RAG_" + "_".join(path).upper(),
         kind=value.kind,
         optional=value.optional,
-        rule=value.words + ("或 null" if value.optional else ""),
+        rule=or_null(value.words) if value.optional else value.words,
         choices=value.choices,
         is_quoted=value.is_quoted,
         default=default,
@@ -85,6 +85,8 @@ def _row(path: tuple[str, ...], field: Any) -> Setting:
 
 
 def _plain_default(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return list(value)
     if not isinstance(value, Mapping):
         return value
     return {name: item.model_dump() if isinstance(item, Section) else item for name, item in value.items()}
@@ -109,6 +111,9 @@ def _describe(annotation: Any, metadata: list[Any]) -> _Values:
         return _describe(arguments[0], [*metadata, *arguments[1:]])
     if origin is Literal:
         return _Values("choice", " 或 ".join(arguments), choices=arguments)
+    if origin is tuple:
+        item = _describe(arguments[0], [])
+        return replace(item, kind="list", words=f"{item.words}的列表")
     if annotation is bool:
         return _Values("bool", "true 或 false")
     if annotation in (int, float):

@@ -6,7 +6,7 @@ one `data:` line of compact JSON and a blank line, and JSON escapes both line en
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import orjson
 
@@ -26,6 +26,11 @@ EVENT_NAMES: dict[type, str] = {
     Final: "final",
 }
 _HEADS = {kind: f"event: {name}\ndata: ".encode() for kind, name in EVENT_NAMES.items()}
+# Tokens are nine events of ten; put together from these, one takes half the time.
+_TOKEN_HEADS = {
+    channel: _HEADS[Token] + b'{"channel":' + orjson.dumps(channel) + b',"text":'
+    for channel in ("answer", "reasoning")
+}
 _ERROR_HEAD = b"event: error\ndata: "
 _BOM = b"\xef\xbb\xbf"
 _MAX_RETRY_DIGITS = 15  # ages in milliseconds; int() itself refuses 4301 digits
@@ -33,6 +38,8 @@ _MAX_RETRY_DIGITS = 15  # ages in milliseconds; int() itself refuses 4301 digits
 
 def encode(event: Event) -> bytes:
     """The frame of one event. Raises TypeError when it holds what JSON cannot: a lone surrogate, above all."""
+    if type(event) is Token:
+        return b"%b%b}\n\n" % (_TOKEN_HEADS[event.channel], orjson.dumps(event.text))
     return _HEADS[type(event)] + orjson.dumps(_data(event)) + b"\n\n"
 
 
@@ -50,8 +57,7 @@ def encode_error(error: CgError, request_id: str) -> bytes:
     return _ERROR_HEAD + orjson.dumps({"request_id": request_id, **body["error"], **body}) + b"\n\n"
 
 
-@dataclass(frozen=True, slots=True)
-class ServerSentEvent:
+class ServerSentEvent(NamedTuple):
     """`event` is `message` where none was named; `id` and `retry` are the last ones of the stream so far."""
 
     event: str
@@ -73,11 +79,27 @@ class SseDecoder:
         self._after_cr = False
         self._first_line = True
         self._too_large = False
+        self._is_between = False  # two events: nothing of the next one has come
         self._name = b""
         self._data: list[bytes] = []
         self._data_bytes = 0
         self._id = ""
         self._retry: int | None = None
+
+    def plain_data(self, chunk: bytes) -> bytes | None:
+        """The data of the one event that `chunk` is, when it is `data: …` and a blank line and stands between two
+        events: what a server sends that sends each token by itself. None: `feed` it. Which of the two is asked makes
+        no difference but in time; what is no UTF-8 is left in it here."""
+        if (
+            self._is_between
+            and chunk.find(b"\n") == len(chunk) - 2
+            and chunk.startswith(b"data: ")
+            and chunk.endswith(b"\n")
+            and b"\r" not in chunk
+            and len(chunk) - 2 <= self._max_event_bytes
+        ):
+            return chunk[6:-2]
+        return None
 
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:
         """The events that end in `chunk`. Raises SseTooLarge; events before the large one are returned first,
@@ -90,6 +112,7 @@ class SseDecoder:
         if not chunk:
             return []
         events = self._take_lines(self._split(chunk))
+        self._is_between = not (self._line or self._data or self._name or self._after_cr or self._too_large)
         if not events:
             self._check()
         return events

@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from typing import Protocol, TypeVar, cast
 
 from aiohttp import web
-from aiohttp.http import StreamWriter
+from aiohttp.http import HttpVersion11, StreamWriter
 
+from cg_rag.core.account import note_first_token
 from cg_rag.core.errors import CgError
-from cg_rag.core.events import Event, Final, Progress, close
+from cg_rag.core.events import Event, Final, Progress, Token, close
 from cg_rag.core.log import logger
 from cg_rag.core.sse import KEEPALIVE, encode, encode_error
 
@@ -32,7 +33,7 @@ EVENTS_PER_TURN = 4
 # Between the last moment of a stream that is stopped and that of its connection.
 SHUTDOWN_MARGIN_SECONDS = 1.0
 
-_HEADERS = {
+SSE_HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
     "Cache-Control": "no-cache, no-transform",
     "X-Accel-Buffering": "no",
@@ -81,8 +82,19 @@ async def stream_events(
     it raises. Sets STREAM_CODE; raises only CancelledError. The application must have been given to
     `follow_streams`."""
     stream = SseStream(request, heartbeat_seconds, request_id)
-    with request.app[OPEN_STREAMS].holding(stream):
+    streams = request.app[OPEN_STREAMS]
+    streams.add(stream)
+    try:
         return await stream.run(start)
+    finally:
+        streams.remove(stream)
+
+
+def end_with_connection(response: web.StreamResponse, request: web.Request) -> None:
+    """HTTP/1.0 has no chunks: there only the end of the connection is that of a stream, and aiohttp keeps it open for a
+    client that asks for keep-alive. Before `prepare`."""
+    if request.version < HttpVersion11:
+        response.force_close()
 
 
 class SseStream:
@@ -90,8 +102,10 @@ class SseStream:
 
     def __init__(self, request: web.Request, heartbeat_seconds: float, request_id: str) -> None:
         self._request = request
-        self._response = web.StreamResponse(headers=_HEADERS | {"X-Request-ID": request_id})
-        # What aiohttp's abstract type hides is that a write can be told not to drain.
+        self._response = web.StreamResponse(headers=SSE_HEADERS | {"X-Request-ID": request_id})
+        end_with_connection(self._response, request)
+        self._connection = request.protocol
+        # What aiohttp's abstract type hides is whether it writes chunks.
         self._writer = cast(StreamWriter, request.writer)
         self._request_id = request_id
         self._heartbeat_seconds = heartbeat_seconds
@@ -150,14 +164,20 @@ class SseStream:
 
     async def _relay(self, events: AsyncIterator[Event]) -> bytes:
         num_sent = 0
+        has_token = False
         try:
             async for event in events:
                 frame = encode(event)
                 if isinstance(event, Final):
                     return frame
+                self._write(frame)
                 if isinstance(event, Progress):
                     self._stage = event if event.status == "running" else WAITING
-                await self._send(frame)
+                elif not has_token and isinstance(event, Token):
+                    has_token = True
+                    note_first_token()
+                if self._connection.writing_paused:
+                    await self._drain()
                 num_sent += 1
                 if num_sent % EVENTS_PER_TURN == 0:
                     await asyncio.sleep(0)
@@ -165,29 +185,38 @@ class SseStream:
             await close(events)
         raise RuntimeError("a mode ended without Final")
 
-    async def _send(self, frame: bytes) -> None:
+    def _write(self, frame: bytes) -> None:
+        """One frame, as one chunk where the connection has chunks. As StreamWriter.write does it, without its
+        coroutine and three calls for each token."""
+        transport = self._connection.transport
+        if transport is None or transport.is_closing():
+            raise _ReaderGone
+        data = b"%x\r\n%b\r\n" % (len(frame), frame) if self._writer.chunked else frame
+        self._writer.output_size += len(data)
+        transport.write(data)
+        self._sent_at = self._loop.time()
+
+    async def _drain(self) -> None:
         try:
-            await self._writer.write(frame, drain=False)
-            if self._request.protocol.writing_paused:
-                # All who drain share one future: cancelled here, it would cancel the terminal event's drain too.
-                await asyncio.shield(self._writer.drain())
+            # All who drain share one future: cancelled here, it would cancel the terminal event's drain too.
+            await asyncio.shield(self._writer.drain())
         except ConnectionError as error:
             raise _ReaderGone from error
         self._sent_at = self._loop.time()
 
     async def _beat(self) -> None:
-        """Writes whole frames beside `_send` without ever waiting, so it can fall inside none."""
+        """Writes whole frames beside the mode's, so it can fall inside none."""
         while True:
             await asyncio.sleep(self._sent_at + self._heartbeat_seconds - self._loop.time())
             if self._loop.time() < self._sent_at + self._heartbeat_seconds:
                 continue
             self._sent_at = self._loop.time()
-            if self._request.protocol.writing_paused:
+            if self._connection.writing_paused:
                 continue
             stage = Progress(self._stage.stage, self._stage.label, "running", heartbeat=True)
             try:
-                await self._writer.write(KEEPALIVE + encode(stage), drain=False)
-            except ConnectionError:
+                self._write(KEEPALIVE + encode(stage))
+            except _ReaderGone:
                 return
 
     async def _end(self, frame: bytes) -> None:
@@ -230,13 +259,16 @@ class _Answer:
 def answering(request: web.Request) -> Iterator[None]:
     """Around the making of an answer in one piece: at the shutdown limit it becomes an error that is still sent."""
     answer = _Answer()
-    with request.app[OPEN_STREAMS].holding(answer):
-        try:
-            yield
-        except asyncio.CancelledError:
-            if answer.was_stopped():
-                raise shutdown_error() from None
-            raise
+    answers = request.app[OPEN_STREAMS]
+    answers.add(answer)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if answer.was_stopped():
+            raise shutdown_error() from None
+        raise
+    finally:
+        answers.remove(answer)
 
 
 def shutdown_error() -> CgError:
@@ -252,13 +284,11 @@ class OpenStreams:
     def __len__(self) -> int:
         return len(self._streams)
 
-    @contextmanager
-    def holding(self, stream: Stoppable) -> Iterator[None]:
+    def add(self, stream: Stoppable) -> None:
         self._streams.add(stream)
-        try:
-            yield
-        finally:
-            self._streams.discard(stream)
+
+    def remove(self, stream: Stoppable) -> None:
+        self._streams.discard(stream)
 
     def stop(self) -> None:
         for stream in tuple(self._streams):

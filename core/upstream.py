@@ -14,17 +14,16 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Final
-from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 from pydantic import SecretStr
 
+from cg_rag.core.account import note_retry, note_upstream_error, noting_call
 from cg_rag.core.chat_request import ChatRequest, Wording, build_body, may_be_structure, refused_feature
 from cg_rag.core.chat_stream import ChatDelta, ChatParser, ChatResult
 from cg_rag.core.exchange import Exchange, Timeouts
-from cg_rag.core.json_parts import EncodedBody, Slices, encode_body
-from cg_rag.core.log import log_event, request_id_var
+from cg_rag.core.json_parts import Slices, encode_body
+from cg_rag.core.log import log_event
 from cg_rag.core.providers import (
     Provider,
     ProviderName,
@@ -45,6 +44,7 @@ from cg_rag.core.upstream_errors import (
     UpstreamTimeout,
     UpstreamUnreachable,
 )
+from cg_rag.core.upstream_session import blamed, check_reachable, headers_for, open_session, url_of
 
 __all__ = [
     "ChatDelta",
@@ -63,7 +63,6 @@ __all__ = [
     "UpstreamSettings",
     "UpstreamTimeout",
     "UpstreamUnreachable",
-    "is_endpoint",
     "open_session",
 ]
 
@@ -78,7 +77,7 @@ class UpstreamSettings:
 
     `endpoint` is the base URL (`…/v1`), or the whole one when it ends in /chat/completions. None for
     `thinking_control` and `structured_output` is what `provider` says; `streaming` false is for servers whose
-    streams do not work. Raises ValueError for an endpoint that is none.
+    streams do not work. Raises ValueError for an endpoint that is none and for a key that no header can carry.
     """
 
     endpoint: str
@@ -96,35 +95,11 @@ class UpstreamSettings:
     max_attempts: int = 3
     backoff_seconds: float = BACKOFF_SECONDS
     proxy_from_environment: bool = False
+    name: str = "upstream"
+    """What it is called in logs and metrics."""
 
     def __post_init__(self) -> None:
-        if not is_endpoint(self.endpoint):
-            raise ValueError("endpoint is no http(s) URL without user, query and fragment")
-
-
-def is_endpoint(text: str) -> bool:
-    """Whether `text` can be an endpoint: http or https, a host; no user, password, query or fragment, in which
-    keys would hide."""
-    try:
-        url = urlsplit(text)
-        url.port  # noqa: B018 - raises for one that is none
-    except ValueError:
-        return False
-    is_web = url.scheme in ("http", "https") and bool(url.hostname)
-    return is_web and text.isprintable() and not any(character in text for character in " @?#\\")
-
-
-def open_session(settings: UpstreamSettings) -> aiohttp.ClientSession:
-    """The session of one upstream, to be closed by whoever opened it. Certificates are verified; a proxy is
-    taken from the environment only with `proxy_from_environment`."""
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0),  # core/capacity.py bounds how much goes on at once
-        cookie_jar=aiohttp.DummyCookieJar(),
-        auto_decompress=False,
-        # Not aiohttp's trust_env, which reads keys for the host from ~/.netrc as well.
-        proxy=_proxy_for(settings.endpoint) if settings.proxy_from_environment else None,
-        headers={"User-Agent": "cg-rag"},
-    )
+        check_reachable(self)
 
 
 @dataclass(slots=True)
@@ -140,7 +115,6 @@ class _Plan:
     has_yielded: bool = False
     wording: Wording | None = None
     modest: StructuredOutput | None = None
-    failure: UpstreamError | None = None
 
 
 class ChatUpstream:
@@ -152,8 +126,7 @@ class ChatUpstream:
         self._provider = find_provider(settings.provider, settings.endpoint)
         self._structured_output = settings.structured_output or self._provider.structured_output
         self._include_usage = True
-        base = settings.endpoint.rstrip("/")
-        self._url = base if base.endswith("/chat/completions") else f"{base}/chat/completions"
+        self._url = url_of(settings.endpoint, "/chat/completions")
 
     @property
     def provider(self) -> Provider:
@@ -191,63 +164,65 @@ class ChatUpstream:
         return self._settings.enable_thinking if wanted is None else wanted
 
     async def _attempts(self, plan: _Plan) -> AsyncGenerator[ChatDelta, None]:
-        while True:
-            if asyncio.get_running_loop().time() >= plan.budget_ends:
-                raise self._blamed(UpstreamTimeout("budget_spent"), plan)
-            plan.attempts += 1
-            async with aclosing(self._attempt(plan, self._worded(plan))) as deltas:
-                async for delta in deltas:
-                    yield delta
-            if plan.failure is None:
-                return
-            await self._recover(self._blamed(plan.failure, plan), plan)
-
-    async def _attempt(self, plan: _Plan, wording: Wording) -> AsyncGenerator[ChatDelta, None]:
-        """One request and what comes of it; an UpstreamError is left in the plan."""
-        plan.failure = None
-        plan.wording = wording
-        try:
-            async with aclosing(self._exchanged(plan, wording)) as deltas:
-                async for delta in deltas:
-                    if plan.yields_parts or delta.result is not None:
+        # One generator: every delta passes through every one there is.
+        with noting_call(self._settings.name) as note:
+            while True:
+                wording = self._begin(plan)
+                parser = self._parser(wording)
+                try:
+                    async with self._exchange(plan, wording) as answer:
+                        while not parser.is_done:
+                            data = await (_read_rest(answer) if parser.is_finished else answer.read())
+                            if not data:
+                                break
+                            deltas = parser.feed(data)
+                            for delta in deltas if plan.yields_parts else ():
+                                plan.has_yielded = True
+                                yield delta
+                        if parser.is_done:
+                            await answer.settle()
+                    for delta in self._finished(parser, plan, wording):
+                        if delta.result is not None:
+                            note.done(delta.result.usage)
+                        elif not plan.yields_parts:
+                            continue
                         plan.has_yielded = True
                         yield delta
-        except UpstreamError as failure:
-            plan.failure = failure
+                    return
+                except UpstreamError as error:
+                    failure = error
+                await self._recover(blamed(failure, self._settings, plan.attempts), plan)
 
-    async def _exchanged(self, plan: _Plan, wording: Wording) -> AsyncGenerator[ChatDelta, None]:
-        body = encode_body(build_body(plan.request, wording))
-        parser = ChatParser(wording.thinking, wording.provider.answers_in_thinking)
-        async with self._exchange(body, wording.streamed, plan.budget_ends) as answer:
-            while not parser.is_done and (data := await _read(answer, parser.is_finished)):
-                for delta in parser.feed(data):
-                    yield delta
-            if parser.is_done:
-                await answer.settle()
-        for delta in parser.finish():
-            yield delta if delta.result is None else self._named(delta, delta.result, plan, wording)
+    def _begin(self, plan: _Plan) -> Wording:
+        if asyncio.get_running_loop().time() >= plan.budget_ends:
+            raise blamed(UpstreamTimeout("budget_spent"), self._settings, plan.attempts)
+        plan.attempts += 1
+        plan.wording = self._worded(plan)
+        return plan.wording
 
-    def _exchange(self, body: EncodedBody, streamed: bool, budget_ends: float) -> Exchange:
+    def _parser(self, wording: Wording) -> ChatParser:
+        secret = self._settings.api_key.get_secret_value()
+        return ChatParser(wording.thinking, wording.provider.answers_in_thinking, secret)
+
+    def _finished(self, parser: ChatParser, plan: _Plan, wording: Wording) -> list[ChatDelta]:
+        return [
+            delta if delta.result is None else self._named(delta, delta.result, plan, wording)
+            for delta in parser.finish()
+        ]
+
+    def _exchange(self, plan: _Plan, wording: Wording) -> Exchange:
         settings = self._settings
+        body = encode_body(build_body(plan.request, wording))
         first_byte = settings.first_byte_timeout_seconds
         timeouts = Timeouts(
             connect=settings.connect_timeout_seconds,
             # The first byte of an answer that comes in one piece comes when all of it is made.
-            first_byte=first_byte if streamed else math.inf,
+            first_byte=first_byte if wording.streamed else math.inf,
             between_bytes=settings.between_bytes_timeout_seconds,
             total=settings.timeout_seconds,
         )
-        return Exchange(self._session, self._url, self._headers(), body, timeouts, budget_ends)
-
-    def _headers(self) -> dict[str, str]:
-        headers = {"Accept": "application/json, text/event-stream"}
-        key = self._settings.api_key.get_secret_value()
-        if key:
-            headers["Authorization"] = f"Bearer {key}"
-        request_id = request_id_var.get()
-        if request_id:
-            headers["X-Request-ID"] = request_id
-        return headers
+        headers = headers_for(settings, "application/json, text/event-stream")
+        return Exchange(self._session, self._url, headers, body, timeouts, plan.budget_ends)
 
     def _worded(self, plan: _Plan) -> Wording:
         thinking = self._thinks(plan.request)
@@ -272,17 +247,11 @@ class ChatUpstream:
             attempts=plan.attempts,
             structured_output=wording.structured_output,
         )
-        return replace(delta, result=named)
-
-    def _blamed(self, failure: UpstreamError, plan: _Plan) -> UpstreamError:
-        failure.attempts = plan.attempts
-        # A server may call its failure by the key that it was sent.
-        if failure.code and failure.code in self._settings.api_key.get_secret_value():
-            failure.code = ""
-        return failure
+        return delta._replace(result=named)
 
     async def _recover(self, failure: UpstreamError, plan: _Plan) -> None:
         """Returns when another attempt may begin; raises `failure` when there is to be none."""
+        note_upstream_error(self._settings.name, failure.reason)
         if plan.has_yielded:
             raise failure
         if plan.wording is not None and self._steps_down(failure, plan, plan.wording):
@@ -297,6 +266,7 @@ class ChatUpstream:
             raise failure
         if asyncio.get_running_loop().time() + wait >= plan.budget_ends:
             raise failure
+        note_retry(self._settings.name)
         log_event(logging.DEBUG, "upstream_retry", reason=failure.reason, status=failure.status)
         await asyncio.sleep(wait)
 
@@ -326,9 +296,8 @@ class ChatUpstream:
         return True
 
 
-async def _read(answer: Exchange, is_finished: bool) -> bytes:
-    if not is_finished:
-        return await answer.read()
+async def _read_rest(answer: Exchange) -> bytes:
+    """What comes behind the finish_reason."""
     try:
         return await answer.read(_FINISH_GRACE_SECONDS)
     except (UpstreamTimeout, UpstreamBroken):
@@ -337,10 +306,3 @@ async def _read(answer: Exchange, is_finished: bool) -> bytes:
 
 def _end_of(budget_seconds: float | None) -> float:
     return math.inf if budget_seconds is None else asyncio.get_running_loop().time() + budget_seconds
-
-
-def _proxy_for(endpoint: str) -> str | None:
-    url = urlsplit(endpoint)
-    proxy = getproxies().get(url.scheme)
-    is_http = proxy is not None and proxy.startswith(("http://", "https://"))
-    return proxy if is_http and not proxy_bypass(url.hostname or "") else None

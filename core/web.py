@@ -5,12 +5,9 @@ Rule: whatever happens inside a handler, the caller gets JSON with the request i
 
 from __future__ import annotations
 
-import asyncio
 import hmac
-import logging
 import re
 import secrets
-import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -19,14 +16,15 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 from pydantic import SecretStr
 
+from cg_rag.core.access import finish
+from cg_rag.core.account import Account, Meter, account_var
 from cg_rag.core.errors import CgError, error_body
-from cg_rag.core.log import log_event, logger, request_id_var
+from cg_rag.core.log import logger, request_id_var
 from cg_rag.core.sse_stream import CLIENT_GONE, STREAM_CODE
 
 BASE_PATH = "/cg-rag"
 # Open without a key: monitors and browsers reach them before anybody can hand over one.
 OPEN_PATHS = frozenset({f"{BASE_PATH}/health", f"{BASE_PATH}/ready", f"{BASE_PATH}/console"})
-MAX_LOGGED_PATH_CHARACTERS = 200
 SLICE_BYTES = 64 * 1024
 
 REQUEST_ID: web.RequestKey[str] = web.RequestKey("cg_rag.request_id", str)
@@ -60,7 +58,11 @@ async def _slices(body: bytes) -> AsyncIterator[bytes]:
 
 
 def error_response(error: CgError, request_id: str) -> web.Response:
-    response = json_response(encode_json(error_body(error, request_id)), error.status)
+    return dress_error(json_response(encode_json(error_body(error, request_id)), error.status), error)
+
+
+def dress_error(response: web.Response, error: CgError) -> web.Response:
+    """`response` with what its status asks for besides a body."""
     response.headers.update(error.headers)
     if error.status == 401:
         response.headers["WWW-Authenticate"] = "Bearer"
@@ -84,29 +86,38 @@ def find_key_name(headers: Mapping[str, str], keys: Mapping[str, SecretStr]) -> 
     return found
 
 
-def make_edge(keys: Mapping[str, SecretStr]) -> Middleware:
-    """The one middleware. It sets REQUEST_ID and, when the caller sent a right key, KEY_NAME."""
+def make_edge(
+    keys: Mapping[str, SecretStr], meter: Meter | None = None, keeps_texts: bool = False
+) -> Middleware:
+    """The one middleware. It sets REQUEST_ID and, when the caller sent a right key, KEY_NAME; `meter` counts, and
+    `keeps_texts` puts questions and answers into the log."""
 
     @web.middleware
     async def edge(request: web.Request, handler: Handler) -> web.StreamResponse:
-        started = time.perf_counter()
+        account = Account(meter, keeps_texts)
         request_id = _take_request_id(request)
         request[REQUEST_ID] = request_id
-        token = request_id_var.set(request_id)
-        code = ""
+        id_token, account_token = request_id_var.set(request_id), account_var.set(account)
+        # A stream has told its 200 already; the code says that it was not heard to the end.
+        response, code = None, CLIENT_GONE
         try:
-            response, code = await _answer(request, handler, keys)
+            if meter is not None:
+                meter.begin()
+            try:
+                response, code = await _answer(request, handler, keys)
+            finally:
+                if meter is not None:
+                    meter.end()
             response.headers["X-Request-ID"] = request_id
             response.headers["X-Content-Type-Options"] = "nosniff"
-        except asyncio.CancelledError:
-            # A stream has told its 200 already; the code says that it was not heard to the end.
-            _log_request(request, started, 200 if STREAM_CODE in request else 499, CLIENT_GONE)
-            raise
-        else:
-            _log_request(request, started, response.status, code or request.get(STREAM_CODE, ""))
+            code = code or request.get(STREAM_CODE, "")
             return response
         finally:
-            request_id_var.reset(token)
+            gone = 200 if STREAM_CODE in request else 499
+            status = gone if response is None else response.status
+            finish(request, response, account, status=status, code=code, key=request.get(KEY_NAME, ""))
+            request_id_var.reset(id_token)
+            account_var.reset(account_token)
 
     return edge
 
@@ -145,18 +156,3 @@ def _translate(error: web.HTTPException) -> CgError:
 def _take_request_id(request: web.Request) -> str:
     sent = request.headers.get("X-Request-ID", "")
     return sent if _REQUEST_ID.fullmatch(sent) else mint_request_id()
-
-
-def _log_request(request: web.Request, started: float, status: int, code: str) -> None:
-    path = request.path[:MAX_LOGGED_PATH_CHARACTERS].encode("utf-8", "backslashreplace").decode()
-    fields: dict[str, Any] = {
-        "method": request.method,
-        "path": path,
-        "status": status,
-        "ms": round((time.perf_counter() - started) * 1000, 1),
-    }
-    if code:
-        fields["code"] = code
-    if KEY_NAME in request:
-        fields["key"] = request[KEY_NAME]
-    log_event(logging.INFO, "request", **fields)

@@ -16,15 +16,16 @@ from functools import cache
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import ConfigDict, Field, StringConstraints
 
 from cg_rag import prompts
+from cg_rag.core.account import note_code
 from cg_rag.core.body import LongString
 from cg_rag.core.events import Event, Final, Progress, Token
 from cg_rag.core.local_picks import choose_locally
 from cg_rag.core.log import log_event
 from cg_rag.core.pick_conversation import PickConversation
-from cg_rag.core.requests import Query, RequestModel
+from cg_rag.core.requests import Query, RequestModel, Text
 from cg_rag.core.selection import AnswerLines, Candidate
 from cg_rag.core.upstream_words import REASON_WORDS, upstream_details
 from cg_rag.index.lexical import LexicalArrays, LexicalSearcher
@@ -35,7 +36,6 @@ SUMMARY = "从给定条文中选出与问题直接相关的条文"
 CODES: tuple[str, ...] = ()
 SELECT_PROMPT = "generate/select.txt"
 MAX_CANDIDATES = 200
-MAX_CONTENTS_CHARACTERS = 20_000
 NOT_CONFIGURED = (
     "CG_RAG 生成接口未配置，请设置 CG_RAG_GENERATION_ENDPOINT 和 CG_RAG_GENERATION_MODEL。"  # mcp.zh.txt
 )
@@ -43,12 +43,6 @@ NOT_CONFIGURED = (
 MaxItems = Annotated[int, Field(ge=1, le=50)]
 DEFAULT_MAX_ITEMS = 5
 Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1000)]
-
-
-def _short_text(value: object) -> object:
-    """Text of 20,000 characters is more than 64 KiB of JSON where each is escaped."""
-    is_short = isinstance(value, LongString) and value.num_bytes <= 4 * MAX_CONTENTS_CHARACTERS
-    return value.text() if is_short and isinstance(value, LongString) else value
 
 
 class Document(RequestModel):
@@ -60,11 +54,7 @@ class Document(RequestModel):
     article_number: Annotated[str, StringConstraints(strip_whitespace=True, max_length=1000)] = Field(
         description="条文编号；没有编号的文本为空字符串"
     )
-    contents: Annotated[
-        str,
-        StringConstraints(strip_whitespace=True, min_length=1, max_length=MAX_CONTENTS_CHARACTERS),
-        BeforeValidator(_short_text),
-    ] = Field(description="条文内容")
+    contents: Text = Field(description="条文内容")
 
 
 class Request(RequestModel):
@@ -172,6 +162,7 @@ async def generate(task: Task, services: Services) -> AsyncGenerator[Event, None
     outcome.stats["total_time_ms"] = (time.perf_counter() - started) * 1000
     if outcome.failure is not None:
         details = outcome.failure["details"]
+        note_code(outcome.failure["code"])
         log_event(
             logging.WARNING,
             "generation_failed",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -13,6 +14,8 @@ from cg_rag.modes.retrieve import get_usable_scope
 from cg_rag.modes.services import Services
 
 SERVICE_NAME = "CG_RAG"
+# Workflow of the agentic mode -> the step that writes the report.
+_WRITING_STEP = {"continuous": "continuous", "controller": "compose"}
 
 
 def health(services: Services, version: str, started_at: float, with_counts: bool) -> dict[str, Any]:
@@ -27,18 +30,15 @@ def health(services: Services, version: str, started_at: float, with_counts: boo
         "available_scopes": sorted(services.library.profiles),
         "active_scope": services.settings.active_scope,
         "profile": _active_profile(services, snapshot),
-        "index": _index(snapshot),
+        "index": _index(snapshot, services.settings.index.backend),
         "generation": _generation(services),
-        "hybrid_generation": {"configured": False, "model": ""},
-        "rerank": {"api_enabled": False, "model": "", "method": "fused"},
+        "hybrid_generation": _hybrid_generation(services),
+        "rerank": _rerank(services),
         "vision": _vision(services),
-        "capacity": {
-            "retrieval": services.retrieval_slots.snapshot(),
-            "generation": services.generation_slots.snapshot(),
-            "request_body": services.body_bytes.snapshot(),
-        },
+        "capacity": _capacity(services),
         "cache": services.retrieval_cache.snapshot(),
         "memory": {"rss_bytes": resident_bytes()},
+        "worker": _worker(services),
     }
     return body if with_counts else _without_counts(body)
 
@@ -77,7 +77,7 @@ def _active_profile(services: Services, snapshot: Snapshot) -> dict[str, Any]:
     return {"scope": name, "label": label} | _scope_numbers(snapshot.scopes[name])
 
 
-def _index(snapshot: Snapshot) -> dict[str, Any]:
+def _index(snapshot: Snapshot, backend: str) -> dict[str, Any]:
     manifest: Mapping[str, Any] = snapshot.reader.manifest if snapshot.reader else {}
     return {
         "state": snapshot.state,
@@ -88,6 +88,7 @@ def _index(snapshot: Snapshot) -> dict[str, Any]:
         "dim": manifest.get("dim", 0),
         "dtype": manifest.get("dtype") or "",
         "bytes_resident": snapshot.reader.bytes_resident if snapshot.reader else 0,
+        "backend": backend,
         "faults": list(snapshot.faults),
     }
 
@@ -113,12 +114,56 @@ def _generation(services: Services) -> dict[str, Any]:
     }
 
 
-def _vision(services: Services) -> dict[str, Any]:
+def _rerank(services: Services) -> dict[str, Any]:
+    rerank = services.settings.rerank
+    source = services.library.reranker_source
     return {
-        "configured": False,
-        "model": "",
+        "api_enabled": rerank.chosen == "api",
+        "model": source.name if source else rerank.model,
+        "method": rerank.chosen,
+    }
+
+
+def _hybrid_generation(services: Services) -> dict[str, Any]:
+    upstream = services.hybrid
+    return {"configured": upstream is not None, "model": upstream.settings.model if upstream else ""}
+
+
+def _vision(services: Services) -> dict[str, Any]:
+    settings, profile = services.settings.vision, services.vision_profile
+    return {
+        "configured": services.vision is not None,
+        "model": services.vision.settings.model if services.vision else "",
+        "profile": profile.name,
+        "workflow": profile.workflow,
+        "experimental": profile.is_experimental,
+        "prompt_sha256": services.vision_texts.answer.sha256,
+        "agentic_prompt_sha256": services.vision_texts.agentic_systems[
+            _WRITING_STEP[profile.workflow]
+        ].sha256,
+        "criteria_sha256": services.vision_texts.rules.criteria.sha256,
         "prompt_pins_ok": not services.prompt_mismatches,
+        "total_budget_seconds": profile.total_budget_seconds,
+        "sse_heartbeat_seconds": settings.sse_heartbeat_seconds,
+        "strict_retrieval_failure": profile.strict_retrieval_failure,
+        "max_images": settings.max_images,
+        "max_image_bytes": settings.max_image_bytes,
         "hazard_taxonomy_version": prompts.taxonomy_version(),
+    }
+
+
+def _capacity(services: Services) -> dict[str, Any]:
+    return {limiter.resource: limiter.snapshot() for limiter in services.limiters}
+
+
+def _worker(services: Services) -> dict[str, int]:
+    worker = services.worker
+    return {
+        "number": worker.number,
+        "count": worker.count,
+        "running": worker.num_running,
+        "restarts": worker.restarts,
+        "pid": os.getpid(),
     }
 
 

@@ -32,7 +32,7 @@ async def run(request: Request, services: Services, request_id: str) -> AsyncGen
     """Yields Progress, Retrieval, Token, AnswerReset and Final. Raises CgError: what retrieval raises, and
     capacity.exceeded."""
     started = time.perf_counter()
-    scope = request.scope if "scope" in request.model_fields_set else services.settings.active_scope
+    scope = request.scope_of(services)
     yield Progress("retrieval", "正在检索条文", "running")
     # Its slot is given back before a generation slot is asked for: who waits for one holds none.
     retrieval = await retrieve.retrieve(request.query, scope, request.topk, request.include_debug, services)

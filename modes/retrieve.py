@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from pydantic import Field
 
+from cg_rag.core.account import note_cache, note_degraded, note_timings
 from cg_rag.core.cache import Computed
 from cg_rag.core.errors import CgError
 from cg_rag.core.events import Event, Final
 from cg_rag.core.log import log_event, logger
-from cg_rag.core.requests import Query, RequestModel, TopK
+from cg_rag.core.requests import Query, RequestModel, TopK, without_default
 from cg_rag.index.errors import IndexLibraryError, ScopeUnknown
 from cg_rag.index.library import ScopeState, Snapshot
 from cg_rag.index.model_errors import Cancelled
-from cg_rag.index.retriever import Hit, Retriever, SearchResult, normalise_query
+from cg_rag.index.ranking import Hit
+from cg_rag.index.retriever import Retriever, SearchResult, normalise_query
 from cg_rag.modes.services import Services
 
 SUMMARY = "检索条文"
@@ -27,19 +30,24 @@ DEFAULT_TOPK = 20
 DOCUMENT_OVERHEAD_BYTES = 1200
 
 
-def _without_default(schema: dict[str, Any]) -> None:
-    schema.pop("default", None)
+class ScopedRequest(RequestModel):
+    """A request about the articles of one scope."""
 
-
-class Request(RequestModel):
-    """Body of POST /cg-rag/retrieve-rerank."""
-
-    query: Query = Field(description="检索问题，去除首尾空白后 1..2000 个字符")
     scope: str = Field(
         "",
         description="检索范围，须为已配置的范围之一；缺省为服务的 active_scope",
-        json_schema_extra=_without_default,
+        json_schema_extra=without_default,
     )
+
+    def scope_of(self, services: Services) -> str:
+        """The scope asked for; "" is one that does not exist, not the default."""
+        return self.scope if "scope" in self.model_fields_set else services.settings.active_scope
+
+
+class Request(ScopedRequest):
+    """Body of POST /cg-rag/retrieve-rerank."""
+
+    query: Query = Field(description="检索问题，去除首尾空白后 1..2000 个字符")
     topk: TopK = Field(DEFAULT_TOPK, description="返回条文数上限，1..200")
     include_debug: bool = Field(False, description="附带各阶段得分与耗时，仅供调试")
 
@@ -47,15 +55,21 @@ class Request(RequestModel):
 async def run(request: Request, services: Services, request_id: str) -> AsyncIterator[Event]:
     """Yields `Final`. Raises CgError: invalid_request (unknown scope), index.not_ready, capacity.exceeded,
     retrieval.failed."""
-    scope = request.scope if "scope" in request.model_fields_set else services.settings.active_scope
+    scope = request.scope_of(services)
     head = {"ok": True, "request_id": request_id, "query": request.query, "scope": scope}
     yield Final(head | await retrieve(request.query, scope, request.topk, request.include_debug, services))
 
 
 async def retrieve(
-    query: str, scope: str, topk: int, include_debug: bool, services: Services
+    query: str,
+    scope: str,
+    topk: int,
+    include_debug: bool,
+    services: Services,
+    slot_wait_seconds: float | None = None,
 ) -> dict[str, Any]:
-    """The answer without its head: what `rag` carries under `retrieval`."""
+    """The answer without its head: what `rag` carries under `retrieval`. `slot_wait_seconds`: how long to wait for a
+    slot; None is the limiter's own time."""
     started = time.perf_counter()
     # One look: state and retriever of one build, so that nothing is cached under the fingerprint of another.
     snapshot = services.library.snapshot
@@ -65,8 +79,11 @@ async def retrieve(
     normalised = normalise_query(query)
 
     async def compute() -> Computed[SearchResult]:
-        async with services.retrieval_slots.slot():
+        with await services.retrieval_slots.take(wait_timeout_seconds=slot_wait_seconds):
             result = await services.in_thread(lambda: _search(retriever, normalised, scope, topk))
+        note_timings(result.timings_ms)
+        if result.degraded:
+            note_degraded()
         if result.fault:
             log_event(logging.WARNING, "retrieval_degraded", reason=result.fault)
         return Computed(result, _num_bytes(result), cacheable=not result.degraded)
@@ -74,6 +91,7 @@ async def retrieve(
     result, hit = await services.retrieval_cache.get_or_compute(
         (state.fingerprint, normalised, topk), compute
     )
+    note_cache(hit)
     stats = {} if hit else {name: round(value, 3) for name, value in result.timings_ms.items()}
     stats["total_time_ms"] = round((time.perf_counter() - started) * 1000, 3)
     body: dict[str, Any] = {
@@ -81,7 +99,7 @@ async def retrieve(
         "num_docs": len(result.hits),
         "cache": {"hit": hit},
         "retrieval_docs": _documents(result, include_debug),
-        "rerank": {"applied": False, "method": "fused"},
+        "rerank": _rerank(result, services),
         "warnings": list(result.warnings),
         "runtime_stats": stats,
     }
@@ -94,6 +112,12 @@ async def retrieve(
             "timings_ms": result.timings_ms,
         }
     return body
+
+
+def _rerank(result: SearchResult, services: Services) -> dict[str, Any]:
+    """`method` is what gave the order: without a reranker that is retrieval itself."""
+    method = services.settings.rerank.chosen if result.reranked else "fused"
+    return {"applied": result.reranked, "method": method}
 
 
 def get_usable_scope(scope: str, snapshot: Snapshot) -> ScopeState:
@@ -116,8 +140,15 @@ def get_usable_scope(scope: str, snapshot: Snapshot) -> ScopeState:
 
 
 def _search(retriever: Retriever, query: str, scope: str, topk: int) -> SearchResult:
-    try:
+    with failing_as_retrieval():
         return retriever.search(query, scope, topk)
+
+
+@contextmanager
+def failing_as_retrieval() -> Iterator[None]:
+    """What the index meets, within, as retrieval.failed and a line of the log."""
+    try:
+        yield
     except Cancelled:
         raise
     except (IndexLibraryError, OSError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import sys
 
 from cg_rag.prompts import PINS, Mismatch, verify, write_pins
@@ -26,10 +27,16 @@ def run_pin(args: argparse.Namespace) -> int:
     try:
         write_pins()
     except OSError as error:
-        print(f"无法写入 {PINS}：{error.strerror}。", file=sys.stderr)
+        print(f"无法写入 {PINS}：{_reason(error)}。", file=sys.stderr)
         return 1
     print(f"已写入 {PINS}，请像审阅代码一样审阅它的改动。")
     return 0
+
+
+def _reason(error: OSError) -> str:
+    """The library of prompts knows neither core nor index, and of this file only writing can fail."""
+    known = {errno.EACCES: "没有写入权限", errno.EROFS: "文件系统只读", errno.ENOSPC: "磁盘空间不足"}
+    return known.get(error.errno or 0, f"系统错误 {errno.errorcode.get(error.errno or 0, error.errno)}")
 
 
 def _describe(mismatch: Mismatch) -> str:
