@@ -74,11 +74,15 @@ StartServer = Callable[..., ServerProcess]
 
 @pytest.fixture(scope="module")
 def start_server(tmp_path_factory: pytest.TempPathFactory, small_index: Path) -> Iterator[StartServer]:
-    """`start_server(settings="…YAML below cg_rag:…", index_dir=…, environ={…})`; all are stopped at the end."""
+    """`start_server(settings="…YAML below cg_rag:…", index_dir=…, environ={…})`; all are stopped at the end.
+
+    Without MCP unless `settings` have a section of it."""
     started: list[ServerProcess] = []
 
     def start(settings: str = "", index_dir: Path = small_index, **options: Any) -> ServerProcess:
         config = tmp_path_factory.mktemp("server") / "config.yaml"
+        if "mcp:" not in settings:
+            settings += "\n  mcp: {enabled: false}\n"
         config.write_text(
             f"cg_rag:\n  index: {{dir: {json.dumps(str(index_dir))}, poll_seconds: 0.1}}\n{PROFILES}{settings}",
             "utf-8",
@@ -98,3 +102,7 @@ def server(start_server: StartServer) -> ServerProcess:
     server = start_server()
     server.wait_ready()
     return server
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write the files of tests/golden anew")

@@ -199,7 +199,7 @@ class FakeUpstream:
     def __init__(self) -> None:
         self.requests: list[Received] = []
         self.num_connections = 0
-        self.num_disconnects = 0  # clients that left while an answer was still being sent
+        self.left: list[Received] = []  # requests whose client left while the answer was still being sent
         self._script: deque[Script] = deque()
         self._changed = asyncio.Event()
         self._go = asyncio.Event()
@@ -215,10 +215,22 @@ class FakeUpstream:
     def enqueue(self, *replies: Script) -> None:
         self._script.extend(replies)
 
+    def forget(self) -> None:
+        """Drops the replies that nobody has asked for."""
+        self._script.clear()
+
     @property
     def num_left(self) -> int:
         """Replies that nobody has asked for yet."""
         return len(self._script)
+
+    @property
+    def num_disconnects(self) -> int:
+        return len(self.left)
+
+    def was_left(self, number: int) -> bool:
+        """Whether the client of just this request (counted from 0) left: the departures of earlier ones come late."""
+        return any(request is self.requests[number] for request in tuple(self.left))
 
     @property
     def num_open(self) -> int:
@@ -284,16 +296,18 @@ class FakeUpstream:
             reply = script if isinstance(script, Reply) else script(request)
             gone = asyncio.create_task(reader.read(1))
             try:
-                goes_on = await self._answer(reply, writer, gone)
+                goes_on = await self._answer(request, reply, writer, gone)
                 begun = await gone if goes_on else b""
             except ConnectionError:
-                self._note_disconnect()
+                self._note_disconnect(request)
                 raise
             finally:
                 gone.cancel()
             goes_on = goes_on and bool(begun)
 
-    async def _answer(self, reply: Reply, writer: asyncio.StreamWriter, gone: asyncio.Task[bytes]) -> bool:
+    async def _answer(
+        self, request: Received, reply: Reply, writer: asyncio.StreamWriter, gone: asyncio.Task[bytes]
+    ) -> bool:
         """Whether the connection can be used again."""
         is_chunked = reply.length is None and not reply.closes
         steps: list[Step] = [*reply.before, _head(reply), *reply.steps]
@@ -301,6 +315,9 @@ class FakeUpstream:
         for number, step in enumerate(steps):
             framed = _framed(step) if is_chunked and number >= num_bare else step
             if not await self._take(framed, writer, gone):
+                return False
+            if gone.done() and not _has_more(gone):
+                self._note_disconnect(request)
                 return False
         if is_chunked:
             writer.write(b"0\r\n\r\n")
@@ -327,13 +344,10 @@ class FakeUpstream:
                 writer.write(b"ff\r\ndata: {")
                 await writer.drain()
                 return False
-        if gone.done() and not _has_more(gone):
-            self._note_disconnect()
-            return False
         return True
 
-    def _note_disconnect(self) -> None:
-        self.num_disconnects += 1
+    def _note_disconnect(self, request: Received) -> None:
+        self.left.append(request)
         self._changed.set()
 
 
@@ -389,8 +403,10 @@ def upstream_in_thread(*replies: Script) -> Iterator[FakeUpstream]:
     upstream.enqueue(*replies)
     try:
         asyncio.run_coroutine_threadsafe(upstream.__aenter__(), loop).result(PATIENCE_SECONDS)
-        yield upstream
-        asyncio.run_coroutine_threadsafe(upstream.stop(), loop).result(PATIENCE_SECONDS)
+        try:
+            yield upstream
+        finally:
+            asyncio.run_coroutine_threadsafe(upstream.stop(), loop).result(PATIENCE_SECONDS)
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()

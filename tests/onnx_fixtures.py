@@ -39,7 +39,7 @@ class ModelFixture:
     hidden: Reference
 
 
-def build_tokenizer(template: str = "<s> $A </s>") -> Tokenizer:
+def build_tokenizer(template: str = "<s> $A </s>", pair: str = "<s> $A </s> </s> $B:1 </s>:1") -> Tokenizer:
     """One token a character. NFKC, so that full-width forms of a control token become that token."""
     tokenizer = Tokenizer(models.WordLevel(VOCABULARY, unk_token="<unk>"))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Nmt(), normalizers.NFKC()])
@@ -48,13 +48,16 @@ def build_tokenizer(template: str = "<s> $A </s>") -> Tokenizer:
     )  # control tokens in one piece, as in a Unigram vocabulary
     tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in SPECIAL])
     if template:
-        ends = [(token, VOCABULARY[token]) for token in SPECIAL if token in template]
-        tokenizer.post_processor = processors.TemplateProcessing(single=template, special_tokens=ends)
+        ends = [(token, VOCABULARY[token]) for token in SPECIAL if token in template + pair]
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=template, pair=pair, special_tokens=ends
+        )
     return tokenizer
 
 
 def write_folder(folder: Path, settings: Mapping[str, Any], tokenizer: Tokenizer | None = None) -> None:
-    """tokenizer.json and cg_rag_model.json beside the graph that is already there; digests of every file."""
+    """tokenizer.json and cg_rag_model.json beside the graph that is already there; digests of every file. A setting
+    that is ... is left out."""
     (folder / "tokenizer.json").write_text((tokenizer or build_tokenizer()).to_str(), "utf-8")
     names = [path.name for path in sorted(folder.iterdir()) if path.name != "cg_rag_model.json"]
     digests = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
@@ -68,7 +71,7 @@ def write_folder(folder: Path, settings: Mapping[str, Any], tokenizer: Tokenizer
         "query_template": "q: {text}",
         "passage_template": "d: {short_law_name}{article_number} {contents}",
     }
-    value = {**base, **settings, "sha256": digests}
+    value = {key: item for key, item in {**base, **settings}.items() if item is not ...} | {"sha256": digests}
     (folder / "cg_rag_model.json").write_text(json.dumps(value, ensure_ascii=False), "utf-8")
 
 
@@ -82,9 +85,9 @@ def edit_settings(folder: Path, **changes: Any) -> None:
 def make_bert(folder: Path, pooling: str = "mean", external: bool = False, **settings: Any) -> ModelFixture:
     """input_ids, attention_mask, token_type_ids -> last_hidden_state; tokens also see the masked mean."""
     folder.mkdir()
-    tables = _tables(1)
+    tables = make_tables(1)
     writer = OnnxWriter("model.onnx.data" if external else None)
-    states = _bert_states(writer, tables, "last_hidden_state")
+    states = bert_states(writer, tables, "last_hidden_state")
     writer.add_output(states, ElementType.FLOAT, ["batch", "length", HIDDEN])
     writer.save(folder / "model.onnx")
     write_folder(folder, {"pooling": pooling, **settings})
@@ -94,9 +97,9 @@ def make_bert(folder: Path, pooling: str = "mean", external: bool = False, **set
 def make_sentence_model(folder: Path, **settings: Any) -> ModelFixture:
     """Two outputs, token states first: sentence_embedding (the sum over real tokens) is to be chosen."""
     folder.mkdir()
-    tables = _tables(2)
+    tables = make_tables(2)
     writer = OnnxWriter()
-    states = _bert_states(writer, tables, "last_hidden_state")
+    states = bert_states(writer, tables, "last_hidden_state")
     mask = writer.add_node("Cast", ["attention_mask"], to=int(ElementType.FLOAT))
     mask = writer.add_node("Unsqueeze", [mask, writer.add_constant("axis", np.array([-1], np.int64))])
     total = writer.add_node("Mul", [states, mask])
@@ -115,7 +118,7 @@ def make_qwen(folder: Path, element_type: ElementType = ElementType.FLOAT, **set
     of another type cannot pass.
     """
     folder.mkdir()
-    tables = _tables(3)
+    tables = make_tables(3)
     writer = OnnxWriter()
     for name in ("input_ids", "attention_mask", "position_ids"):
         writer.add_input(name, ElementType.INT64, ["batch", "length"])
@@ -123,7 +126,7 @@ def make_qwen(folder: Path, element_type: ElementType = ElementType.FLOAT, **set
         writer.add_input(name, element_type, ["batch", HEADS, "past_length", WIDTH])
     words = writer.add_node("Gather", [writer.add_constant("words", tables["words"]), "input_ids"])
     places = writer.add_node("Gather", [writer.add_constant("places", tables["places"]), "position_ids"])
-    states = _causal_states(writer, tables, writer.add_node("Add", [words, places]))
+    states = causal_states(writer, tables, writer.add_node("Add", [words, places]))
     _through_past(writer, states, element_type)
     writer.add_output("present.0.key", element_type, ["batch", HEADS, "total_length", WIDTH])
     writer.add_output("last_hidden_state", element_type, ["batch", "length", HIDDEN])
@@ -169,7 +172,7 @@ def qwen_reference(tables: Mapping[str, Array], ids: Array, mask: Array) -> Arra
     return states
 
 
-def _tables(seed: int) -> dict[str, Array]:
+def make_tables(seed: int) -> dict[str, Array]:
     generator = np.random.default_rng(seed)
     shapes = {"words": len(VOCABULARY), "places": MAX_POSITIONS, "types": 2, "square": HIDDEN}
     return {
@@ -178,7 +181,7 @@ def _tables(seed: int) -> dict[str, Array]:
     }
 
 
-def _bert_states(writer: OnnxWriter, tables: Mapping[str, Array], output: str) -> str:
+def bert_states(writer: OnnxWriter, tables: Mapping[str, Array], output: str) -> str:
     for name in ("input_ids", "attention_mask", "token_type_ids"):
         writer.add_input(name, ElementType.INT64, ["batch", "length"])
     words = writer.add_node("Gather", [writer.add_constant("words", tables["words"]), "input_ids"])
@@ -197,7 +200,7 @@ def _bert_states(writer: OnnxWriter, tables: Mapping[str, Array], output: str) -
     return writer.add_named_node(output, "Tanh", [product])
 
 
-def _causal_states(writer: OnnxWriter, tables: Mapping[str, Array], states: str) -> str:
+def causal_states(writer: OnnxWriter, tables: Mapping[str, Array], states: str) -> str:
     """tanh of the running sum over real tokens."""
     weights = writer.add_node("Cast", ["attention_mask"], to=int(ElementType.FLOAT))
     weights = writer.add_node("Unsqueeze", [weights, writer.add_constant("last", np.array([-1], np.int64))])

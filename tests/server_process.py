@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from tests.answer_checker import check_answer
+
 PROGRAM = Path(__file__).resolve().parent.parent / "cg_rag.py"
 START_TIMEOUT_SECONDS = 30.0
 
@@ -37,10 +39,14 @@ class Answer:
 
 
 class ServerProcess:
-    def __init__(self, config: Path, environ: Mapping[str, str] | None = None) -> None:
+    """`program` is cg_rag.py, or a test's own that takes the same arguments and logs the same way."""
+
+    def __init__(
+        self, config: Path, environ: Mapping[str, str] | None = None, program: Path = PROGRAM
+    ) -> None:
         clean = {key: value for key, value in os.environ.items() if not key.startswith("CG_RAG_")}
         self.process = subprocess.Popen(
-            [sys.executable, str(PROGRAM), "serve", "--config", str(config), "--port", "0"],
+            [sys.executable, str(program), "serve", "--config", str(config), "--port", "0"],
             env=clean | dict(environ or {}),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -108,7 +114,9 @@ class ServerProcess:
         try:
             connection.request(method, "/cg-rag" + path, body, sent)
             response = connection.getresponse()
-            return Answer(response.status, dict(response.headers.items()), response.read())
+            answer = Answer(response.status, dict(response.headers.items()), response.read())
+            check_answer(method, path, answer.status, answer.headers, answer.body)
+            return answer
         finally:
             connection.close()
 
@@ -128,6 +136,13 @@ class ServerProcess:
     def resident_bytes(self) -> int:
         statm = Path(f"/proc/{self.process.pid}/statm").read_text().split()
         return int(statm[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def peak_bytes(self, restart: bool = False) -> int:
+        """The most that was resident since the start, or since this was last called with `restart`."""
+        if restart:
+            Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
     def num_open_files(self) -> int:
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import write_jsonl
 from tests.fake_upstream import error, says, upstream_in_thread
 from tests.server_process import PROGRAM
 
@@ -107,6 +108,7 @@ def test_ask_needs_no_model_with_the_local_provider(small_index: Path) -> None:
     done = ask(small_index, CG_RAG_GENERATION_PROVIDER="local")
     assert done.returncode == 0
     assert "1. GB99001-2025样例脚手架规范 6.0.5(1)" in done.stdout
+    assert "没有经过模型判断" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -115,7 +117,7 @@ def test_ask_needs_no_model_with_the_local_provider(small_index: Path) -> None:
         (["--scope", "nowhere"], "scope 须为 full 之一"),
         (["--topk", "0"], "topk 须为 1..200 的整数，收到 0。"),
         (["--max-items", "51"], "max_items 须为 1..50 的整数，收到 51。"),
-        (["--max-items", "x"], "值不合法"),
+        (["--max-items", "x"], "--max-items：须为整数，收到 'x'"),
     ],
 )
 def test_wrong_arguments_of_ask_are_code_two(small_index: Path, words: list[str], told: str) -> None:
@@ -128,3 +130,48 @@ def test_ask_without_an_index_is_code_one(tmp_path: Path) -> None:
     done = ask(tmp_path / "none")
     assert done.returncode == 1
     assert "索引尚不可用" in done.stderr
+    assert str(tmp_path / "none") in done.stderr
+
+
+@pytest.fixture(scope="module")
+def old_law_index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from cg_rag.index.build import SourceSpec, build_index
+
+    folder = tmp_path_factory.mktemp("old")
+    articles = [
+        {
+            "law_name": "样例旧规范",
+            "article_number": "6.0.5",
+            "contents": "脚手架搭设后怎么验收由旧规范定。",
+            "status": "已废止",
+        },
+        {
+            "law_name": "样例新规范",
+            "article_number": "6.0.6",
+            "contents": "脚手架搭设后组织验收。",
+            "effective_date": "2999-01-01",
+        },
+    ]
+    build_index([SourceSpec(write_jsonl(folder / "a.jsonl", articles), "codes", ())], folder / "index", None)
+    return folder / "index"
+
+
+def test_what_was_chosen_and_is_not_in_force_is_told_beside_the_answer(old_law_index: Path) -> None:
+    with upstream_in_thread(says('{"indices":[1,2]}')) as upstream:
+        done = ask(old_law_index, CG_RAG_GENERATION_ENDPOINT=upstream.url, CG_RAG_GENERATION_MODEL="m")
+    lines = done.stdout.splitlines()[1:]
+    told = {
+        "样例旧规范 6.0.5": "标注为“已废止”",
+        "样例新规范 6.0.6": "施行日期为 2999-01-01，尚未施行",
+    }
+    assert done.returncode == 0
+    assert done.stderr.splitlines() == [
+        f"注意：第 {place} 条{told[line.partition('. ')[2]]}，请核对现行规定。"
+        for place, line in enumerate(lines, start=1)
+    ]
+
+
+def test_search_marks_what_is_not_in_force(old_law_index: Path) -> None:
+    done = command("search", QUESTION, "--index-dir", str(old_law_index))
+    assert "样例旧规范 6.0.5（标注为“已废止”）　得分 " in done.stdout
+    assert "样例新规范 6.0.6（施行日期为 2999-01-01，尚未施行）　得分 " in done.stdout

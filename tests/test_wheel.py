@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from cg_rag.core.console import PAGE, SCRIPTS, STYLES
+
 ROOT = Path(__file__).resolve().parent.parent
 MAX_WHEEL_BYTES = 60 * 1024 * 1024
+MODEL_FILES = ("model.onnx", "model.onnx.data", "cg_rag_model.json", "MODEL_CARD.md")
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +38,12 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
         "__main__.py",
         "config.yaml",
         "prompts/pins.json",
+        *(f"core/console/{name}" for name in (PAGE, *STYLES, *SCRIPTS)),
         "index/sample/handbook.jsonl",
+        *(f"index/models/e5-small-zh/{name}" for name in (*MODEL_FILES, "tokenizer.json")),
+        *(f"index/models/statute-ce-6l/{name}" for name in MODEL_FILES),
     } <= inside
+    assert sum(name.endswith("tokenizer.json") for name in names) == 1, "both models read one vocabulary"
     assert not [name for name in names if "/data/" in name or "test" in name or name.endswith(".pyc")]
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert wheel.stat().st_size < MAX_WHEEL_BYTES

@@ -17,6 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
+from tests.mcp_wire import LEGACY, message
 from tests.server_process import ServerProcess
 
 MEBIBYTE = 1024 * 1024
@@ -43,16 +44,22 @@ def show(label: str, memory: dict[str, float]) -> None:
     )
 
 
-def start(index_dir: str, provider: str) -> tuple[ServerProcess, float]:
+def start(index_dir: str, provider: str, method: str, with_mcp: bool) -> tuple[ServerProcess, float]:
+    """A service that has its index, and was asked over MCP once where that is open; the seconds until it had the index."""
     folder = Path(tempfile.mkdtemp())
     config = folder / "config.yaml"
     config.write_text(
-        f"cg_rag:\n  index: {{dir: {json.dumps(index_dir)}, poll_seconds: 0.5}}\n  embedding: {{provider: {provider}}}\n"
+        f"cg_rag:\n  index: {{dir: {json.dumps(index_dir)}, poll_seconds: 0.5}}\n"
+        f"  embedding: {{provider: {provider}}}\n  rerank: {{method: {method}}}\n"
+        f"  capacity: {{wait_timeout_seconds: 120}}\n  mcp: {{enabled: {str(with_mcp).lower()}}}\n"
     )
     began = time.monotonic()
     server = ServerProcess(config)
     server.wait_ready()
-    return server, time.monotonic() - began
+    seconds = time.monotonic() - began
+    if with_mcp:  # it is in memory from its first request on
+        assert server.request("POST", "/mcp/", json.dumps(message("tools/list")), LEGACY).status == 200
+    return server, seconds
 
 
 def main() -> None:
@@ -66,12 +73,15 @@ def main() -> None:
         json.loads(line)["query"] for line in args.queries.read_text("utf-8").splitlines() if line.strip()
     ]
     print("| state | resident MiB | anonymous | files |\n| --- | --- | --- | --- |")
-    for label, index_dir, provider in (
-        ("no index", "/nonexistent", "none"),
-        ("index, words only", args.index_dir, "none"),
-        ("index and model", args.index_dir, "onnx"),
+    for label, index_dir, provider, method, with_mcp in (
+        ("no index", "/nonexistent", "none", "fused", False),
+        ("no index, with MCP", "/nonexistent", "none", "fused", True),
+        ("index, words only", args.index_dir, "none", "fused", False),
+        ("index and embedder", args.index_dir, "onnx", "fused", False),
+        ("index, embedder and reranker", args.index_dir, "onnx", "onnx", False),
+        ("all of it, with MCP", args.index_dir, "onnx", "onnx", True),
     ):
-        server, seconds = start(index_dir, provider)
+        server, seconds = start(index_dir, provider, method, with_mcp)
         try:
             time.sleep(2)
             show(f"{label}, ready after {seconds:.1f} s", memory_of(server))
@@ -90,7 +100,12 @@ def load(server: ServerProcess, queries: list[str], args: argparse.Namespace) ->
     asked = [f"{query} {number}" for number in range(args.rounds) for query in queries]
     with ThreadPoolExecutor(args.concurrency) as pool:
         answers = list(
-            pool.map(lambda query: server.post("/retrieve-rerank", {"query": query}).status, asked)
+            pool.map(
+                lambda query: (
+                    server.request("POST", "/retrieve-rerank", {"query": query}, timeout=120).status
+                ),
+                asked,
+            )
         )
     print(f"<!-- {len(asked)} questions, {args.concurrency} at once: {set(answers)} -->")
 

@@ -6,7 +6,8 @@ Three processes on the loopback: a model that streams tokens, a relay, and this 
 
     none   the reader asks the model itself
     bare   aiohttp alone: whatever bytes arrive are written on, not even looked at
-    ours   decoded by SseDecoder, parsed, yielded as Token by a mode, sent by stream_events with a heartbeat
+    ours   read by the chat client (core/upstream.py) as every mode does, yielded as Token, sent by stream_events with
+           a heartbeat
 
 first   ms from the model's sending of its first token to the reader's having it, one stream at a time
 later   the same for all tokens of --streams streams at once
@@ -27,26 +28,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import orjson
-from aiohttp import ClientSession, web
+from aiohttp import ClientSession, TCPConnector, web
+from pydantic import SecretStr
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from cg_rag.core.connection import make_runner
 from cg_rag.core.events import Event, Final, Token
-from cg_rag.core.sse import SseDecoder
 from cg_rag.core.sse_stream import follow_streams, stream_events
+from cg_rag.core.upstream import ChatRequest, ChatUpstream, UpstreamSettings
 
 SENT_AT = re.compile(
     rb"@(\d+)@"
 )  # in every token: when the model sent it, on the clock that all processes share
 SESSION: web.AppKey[ClientSession] = web.AppKey("session", ClientSession)
+MODEL: web.AppKey[str] = web.AppKey("model", str)
 
 
 async def model(request: web.Request) -> web.StreamResponse:
-    pause = float(request.query["pause"])
+    pause = float(request.match_info["pause"])
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)
-    for number in range(int(request.query["tokens"])):
+    for number in range(int(request.match_info["tokens"])):
         await asyncio.sleep(pause)
         chunk = {
             "id": "chatcmpl-0123456789abcdef",
@@ -62,12 +65,13 @@ async def model(request: web.Request) -> web.StreamResponse:
             ],
         }
         await response.write(b"data: " + orjson.dumps(chunk) + b"\n\n")
+    await response.write(b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n')
     await response.write(b"data: [DONE]\n\n")
     return response
 
 
 async def bare(request: web.Request) -> web.StreamResponse:
-    async with request.app[SESSION].get(f"/model?{request.query_string}") as upstream:
+    async with request.app[SESSION].post(f"{request.app[MODEL]}{request.path}") as upstream:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         async for piece in upstream.content.iter_any():
@@ -76,28 +80,19 @@ async def bare(request: web.Request) -> web.StreamResponse:
 
 
 async def ours(request: web.Request) -> web.StreamResponse:
-    return await stream_events(
-        request,
-        lambda: mode(request.app[SESSION], f"/model?{request.query_string}"),
-        heartbeat_seconds=15,
-        request_id="req_bench",
-    )
+    endpoint = f"{request.app[MODEL]}{request.path}"
+    settings = UpstreamSettings(endpoint, "bench", SecretStr("sk-0123456789abcdef"), provider="openai")
+    client = ChatUpstream(settings, request.app[SESSION])
+    return await stream_events(request, lambda: mode(client), heartbeat_seconds=15, request_id="req_bench")
 
 
-async def mode(session: ClientSession, url: str) -> AsyncIterator[Event]:
-    async with aclosing(read_tokens(session, url)) as tokens:
-        async for text in tokens:
-            yield Token("answer", text)
+async def mode(client: ChatUpstream) -> AsyncIterator[Event]:
+    request = ChatRequest([{"role": "user", "content": "脚手架"}])
+    async with aclosing(client.stream(request, 120.0)) as deltas:
+        async for delta in deltas:
+            if delta.text:
+                yield Token("answer", delta.text)
     yield Final({"ok": True})
-
-
-async def read_tokens(session: ClientSession, url: str) -> AsyncIterator[str]:
-    decoder = SseDecoder()
-    async with session.get(url) as upstream:
-        async for piece in upstream.content.iter_any():
-            for event in decoder.feed(piece):
-                if event.data != "[DONE]":
-                    yield orjson.loads(event.data)["choices"][0]["delta"]["content"]
 
 
 async def tell_cpu(_request: web.Request) -> web.Response:
@@ -107,12 +102,16 @@ async def tell_cpu(_request: web.Request) -> web.Response:
 async def serve(role: str, upstream: str) -> None:
     """One server process: prints its port, ends with its standard input."""
     app = web.Application()
-    app.router.add_get("/" + role, {"model": model, "bare": bare, "ours": ours}[role])
+    handler = {"model": model, "bare": bare, "ours": ours}[role]
+    app.router.add_post("/{tokens}/{pause}/chat/completions", handler)
     app.router.add_get("/cpu", tell_cpu)
     follow_streams(app, 5.0)
     async with AsyncExitStack() as stack:
         if upstream:
-            app[SESSION] = await stack.enter_async_context(ClientSession(upstream))
+            app[MODEL] = upstream
+            app[SESSION] = await stack.enter_async_context(
+                ClientSession(connector=TCPConnector(limit=0), auto_decompress=False)
+            )
         runner = make_runner(
             app, header_timeout_seconds=10, write_timeout_seconds=60, shutdown_timeout_seconds=5
         )
@@ -149,7 +148,7 @@ class Figures:
 async def read_stream(session: ClientSession, url: str, tokens: int, pause: float) -> list[float]:
     """Milliseconds from sending to arrival, for every token of one stream."""
     delays: list[float] = []
-    async with session.get(url, params={"tokens": str(tokens), "pause": str(pause)}) as response:
+    async with session.post(f"{url}/{tokens}/{pause}/chat/completions") as response:
         async for piece in response.content.iter_any():
             now = time.monotonic_ns()
             delays += [(now - int(sent_at)) / 1e6 for sent_at in SENT_AT.findall(piece)]
@@ -157,14 +156,11 @@ async def read_stream(session: ClientSession, url: str, tokens: int, pause: floa
     return delays
 
 
-async def measure(
-    session: ClientSession, base: str, role: str, args: argparse.Namespace, figures: Figures
-) -> None:
-    url = f"{base}/{role}"
+async def measure(session: ClientSession, base: str, args: argparse.Namespace, figures: Figures) -> None:
     for _ in range(args.first):
-        figures.first_ms += await read_stream(session, url, 1, 0.001)
+        figures.first_ms += await read_stream(session, base, 1, 0.001)
     before = await read_cpu(session, base)
-    streams = [read_stream(session, url, args.tokens, args.pause_ms / 1000) for _ in range(args.streams)]
+    streams = [read_stream(session, base, args.tokens, args.pause_ms / 1000) for _ in range(args.streams)]
     for delays in await asyncio.gather(*streams):
         figures.later_ms += delays
     used = await read_cpu(session, base) - before
@@ -185,12 +181,8 @@ async def compare(args: argparse.Namespace) -> dict[str, Figures]:
         ClientSession() as session,
     ):
         for _ in range(args.rounds):  # turn about, so that a busy machine is busy for all of them
-            for name, base, role in (
-                ("none", upstream, "model"),
-                ("bare", bare_, "bare"),
-                ("ours", ours_, "ours"),
-            ):
-                await measure(session, base, role, args, results[name])
+            for name, base in (("none", upstream), ("bare", bare_), ("ours", ours_)):
+                await measure(session, base, args, results[name])
     return results
 
 

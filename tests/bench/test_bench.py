@@ -62,6 +62,24 @@ def test_words_beside_their_peers_over_repeated_articles(tmp_path: Path) -> None
 
 
 @pytest.mark.bench
+def test_reranking_at_every_weight(tmp_path: Path) -> None:
+    if not (DATA / "construction").exists():
+        pytest.skip("the data is not beside the project")
+    program = HERE.parent.parent / "cg_rag.py"
+    source = f"construction={DATA / 'construction' / 'corpus.jsonl.gz'}"
+    build = [sys.executable, program, "index", "build", source, "--index-dir", tmp_path / "index"]
+    subprocess.run(list(map(str, build)), capture_output=True, check=True)
+    questions = DATA / "construction" / "queries.jsonl"
+    found = run("rerank.py", "--index-dir", tmp_path / "index", "--questions", questions)
+    rows = [line.split("|") for line in found.splitlines() if line.startswith("| 0.")]
+    quality = {cells[1].strip(): (float(cells[2]), float(cells[3])) for cells in rows}
+    mrr, recall = quality["0.4"]
+    assert mrr >= 0.76
+    assert recall >= 0.93
+    assert mrr > quality["0.0"][0]
+
+
+@pytest.mark.bench
 def test_vectors_beside_their_peers(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     for name, count in (("vectors", 3000), ("queries", 400)):

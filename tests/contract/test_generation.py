@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import socket
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.conftest import StartServer
 from tests.fake_upstream import FakeUpstream, Go, Hang, error, says, upstream_in_thread
+from tests.generating import (
+    GENERATE,
+    NO_VECTORS,
+    ONE_SECOND,
+    RAG,
+    ROUTES,
+    capacity,
+    read_until,
+    streaming,
+    wait_for,
+    without_times,
+)
 from tests.server_process import ServerProcess
 from tests.sse_checker import StreamChecker
-
-DOCS = [
-    {"law_name": "GB1样例脚手架规范", "article_number": "6.0.5(1)", "contents": "搭设完毕应组织验收。"},
-    {"law_name": "样例手册", "article_number": "", "contents": "动火须办证。"},
-]
-GENERATE: dict[str, Any] = {"query": "脚手架怎么验收？", "retrieval_docs": DOCS}
-RAG: dict[str, Any] = {"query": "脚手架搭设后怎么验收", "topk": 2}
-ROUTES = [("/constrained-generate", GENERATE), ("/rag", RAG)]
-NO_VECTORS = "  embedding: {provider: none}\n"
-# The rest of a second that a departure may take, on a machine that does other things too.
-ONE_SECOND = 1.0
 
 
 @pytest.fixture(scope="module")
@@ -50,49 +48,6 @@ def nothing_left_over(upstream: FakeUpstream, server: ServerProcess) -> Iterator
     yield
     assert upstream.num_left == 0
     wait_for(lambda: capacity(server) == (0, 0))
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 5.0) -> float:
-    """How long it took."""
-    started = time.monotonic()
-    while not condition():
-        assert time.monotonic() - started < seconds
-        time.sleep(0.01)
-    return time.monotonic() - started
-
-
-def capacity(server: ServerProcess) -> tuple[int, int]:
-    numbers = server.get("/health").json["capacity"]
-    return numbers["retrieval"]["in_use"], numbers["generation"]["in_use"]
-
-
-def without_times(payload: Any) -> Any:
-    """An answer without what is of this one request: its id, its times, and whether the cache had it."""
-    own = {"request_id", "runtime_stats", "cache"}
-    if isinstance(payload, dict):
-        return {key: without_times(value) for key, value in payload.items() if key not in own}
-    return payload
-
-
-@contextmanager
-def streaming(server: ServerProcess, path: str, body: Any) -> Iterator[http.client.HTTPResponse]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
-    try:
-        connection.request(
-            "POST", f"/cg-rag{path}/stream", json.dumps(body), {"Content-Type": "application/json"}
-        )
-        yield connection.getresponse()
-    finally:
-        connection.close()
-
-
-def read_until(response: http.client.HTTPResponse, words: bytes) -> bytes:
-    told = b""
-    while words not in told:
-        piece = response.read1()
-        assert piece, told
-        told += piece
-    return told
 
 
 @pytest.mark.parametrize(("path", "body"), ROUTES)
@@ -172,7 +127,7 @@ def test_client_that_leaves_frees_slot_and_upstream_within_a_second(
     streams: bool,
     cut_after: int,
 ) -> None:
-    asked, left = len(upstream.requests), upstream.num_disconnects
+    asked = len(upstream.requests)
     upstream.enqueue(says(['{"indices":[2,', "1]}"], cut_after=cut_after, cut_by=[Hang()]))
     sent = json.dumps(body).encode()
     route = f"/cg-rag{path}{'/stream' if streams else ''}"
@@ -181,7 +136,7 @@ def test_client_that_leaves_frees_slot_and_upstream_within_a_second(
         connection.sendall(head.encode() + sent)
         wait_for(lambda: len(upstream.requests) == asked + 1)
         assert capacity(server) == (0, 1)
-    wait_for(lambda: upstream.num_disconnects == left + 1, ONE_SECOND)
+    wait_for(lambda: upstream.was_left(asked), ONE_SECOND)
     wait_for(lambda: capacity(server) == (0, 0), ONE_SECOND)
     line = server.wait_event("request", path=route, code="client_gone")
     assert line["status"] == (200 if streams else 499)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from cg_rag.modes import MODES, STREAMS
 from tests.conftest import StartServer
 from tests.server_process import ServerProcess
 
@@ -463,7 +464,7 @@ def test_health_has_every_field_of_this_version(server: ServerProcess) -> None:
     assert body["vision"]["configured"] is False
     assert body["vision"]["prompt_pins_ok"] is True
     assert body["vision"]["hazard_taxonomy_version"] == "construction-hazard-19-v1"
-    assert body["rerank"] == {"api_enabled": False, "model": "", "method": "fused"}
+    assert body["rerank"] == {"api_enabled": False, "model": "statute-ce-6l", "method": "onnx"}
 
 
 def test_profiles_show_what_each_scope_holds(server: ServerProcess) -> None:
@@ -485,10 +486,9 @@ def test_ready_says_which_scope(server: ServerProcess) -> None:
 def test_openapi_describes_every_route_and_its_errors(server: ServerProcess) -> None:
     document = server.get("/openapi.json").json
     assert document["openapi"] == "3.1.0"
-    assert set(document["paths"]) == {
-        "/cg-rag/health", "/cg-rag/ready", "/cg-rag/profiles", "/cg-rag/openapi.json", "/cg-rag/retrieve-rerank",
-        "/cg-rag/constrained-generate", "/cg-rag/constrained-generate/stream", "/cg-rag/rag", "/cg-rag/rag/stream",
-    }  # fmt: skip
+    gets = ("/console", "/health", "/ready", "/profiles", "/metrics", "/openapi.json")
+    posts = (*MODES, *(f"{path}/stream" for path in STREAMS))
+    assert set(document["paths"]) == {f"/cg-rag{path}" for path in (*gets, *posts)}
     operation = document["paths"]["/cg-rag/retrieve-rerank"]["post"]
     assert set(operation["responses"]) == {"200", "400", "408", "413", "415", "429", "500", "502", "503"}
     reference = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]

@@ -21,6 +21,7 @@ from tests.contract.test_hostile import (
     HEAD,
     LARGE_ANSWER,
     RETRIEVE,
+    CarriedBuilds,
     TwoBuilds,
     abort_at_random_points,
     ask_all,
@@ -246,6 +247,18 @@ def test_100_swaps_of_the_index_under_load_are_never_an_error_a_mixture_or_a_sta
     server.wait_ready()
     base = server.num_open_files()
     assert swap_under_load(server, builds, 100) > 1000
+    wait_for_closed(server, base)
+
+
+@pytest.mark.soak
+def test_200_installed_and_rolled_back_archives_under_load_are_never_an_error_or_a_mixture(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    builds = CarriedBuilds(tmp_path)
+    server = start_server(index_dir=builds.index_dir)
+    server.wait_ready()
+    base = server.num_open_files()
+    assert swap_under_load(server, builds, 200) > 1000
     wait_for_closed(server, base)
 
 

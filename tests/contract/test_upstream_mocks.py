@@ -2,6 +2,11 @@
 
 llmock is found as a module of this Python or as a command; aimock through CG_RAG_TEST_AIMOCK, the path of a
 `node_modules` folder that holds @copilotkit/aimock.
+
+`llmock report --strict` must have nothing to say wherever a retry is allowed. It takes for granted that a client asks
+again whatever was handed on already, and cannot see whether one treated a broken stream as an answer. Behind the first
+token we never ask again, because two attempts would be stitched together; there exactly one finding is demanded, and
+beside it that the caller got an error.
 """
 
 from __future__ import annotations
@@ -31,6 +36,9 @@ from cg_rag.core.upstream import (
     UpstreamSettings,
     open_session,
 )
+from tests.conftest import StartServer
+from tests.generating import NO_VECTORS, ROUTES
+from tests.sse_checker import StreamChecker
 
 pytestmark = pytest.mark.slow
 
@@ -269,7 +277,31 @@ async def test_llmock_a_stream_that_breaks_after_tokens_is_an_error(llmock_port:
         assert (await streamed(client, ask("break")))[2].attempts == 1
 
 
-@pytest.mark.parametrize("kind", ["disconnect", "truncate"])
+# What llmock calls it when nobody asks again: the second is an error to it, the others are warnings.
+BEHIND_THE_FIRST_TOKEN = {
+    "disconnect": "gave_up",
+    "truncate": "truncated_stream_accepted",
+    "malformed": "malformed_chunk_ignored",
+}
+
+
+@pytest.mark.parametrize("kind", BEHIND_THE_FIRST_TOKEN)
+async def test_llmock_only_misses_the_retry_that_is_forbidden_behind_the_first_token(
+    llmock_port: int, kind: str
+) -> None:
+    async with aiohttp.ClientSession() as session, client_of(llmock_port) as client:
+        script = Script(session, llmock_port)
+        await script.reset()
+        await script.add({"type": "reply", "text": "word " * 60})
+        await script.add({"type": "stream_fault", "kind": kind, "after_chunks": 3})
+        text, failure = await failure_of(client, ask("break"))
+        assert text
+        assert (failure.reason, failure.attempts) == (REASONS[kind], 1)
+        found = (await script.verdict())["findings"]
+        assert [finding["code"] for finding in found] == [BEHIND_THE_FIRST_TOKEN[kind]]
+
+
+@pytest.mark.parametrize("kind", REASONS)
 async def test_llmock_a_stream_that_breaks_before_tokens_is_retried(llmock_port: int, kind: str) -> None:
     async with llmock(llmock_port) as (client, script):
         await script.add({"type": "stream_fault", "kind": kind, "after_chunks": 0})
@@ -284,6 +316,49 @@ async def test_llmock_a_stall_is_left_and_a_slow_start_is_waited_for(llmock_port
         assert failure.reason == "between_bytes_timeout"
         await script.add({"type": "slow_first_token", "seconds": 1.0})
         assert (await streamed(client, ask("slow")))[2].attempts == 1
+
+
+# (behaviours, whether the service has an answer in the end)
+OF_THE_SERVICE: dict[str, tuple[list[dict[str, Any]], bool]] = {
+    "plain": ([], True),
+    "rate limit": ([{"type": "fail", "status": 429, "retry_after": 1, "times": 2}], True),
+    "busy": ([{"type": "fail", "status": 503, "times": 2}], True),
+    "outage": ([{"type": "fail", "status": 500, "times": 3}], False),
+    "wrong key": ([{"type": "fail", "status": 401}], False),
+    "no such model": ([{"type": "fail", "status": 404}], False),
+    "slow start": ([{"type": "slow_first_token", "seconds": 0.5}], True),
+    "disconnect": ([{"type": "stream_fault", "kind": "disconnect", "after_chunks": 0}], True),
+    "truncate": ([{"type": "stream_fault", "kind": "truncate", "after_chunks": 0}], True),
+    "malformed": ([{"type": "stream_fault", "kind": "malformed", "after_chunks": 0}], True),
+}
+
+
+async def test_llmock_report_finds_no_fault_in_the_service(
+    llmock_port: int, start_server: StartServer
+) -> None:
+    """Both routes and their streams, each fault once a route; then the command itself, warnings included."""
+    server = start_server(
+        f"  generation: {{endpoint: 'http://127.0.0.1:{llmock_port}/v1', model: gpt-4o, api_key: test}}\n"
+        f"{NO_VECTORS}"
+    )
+    server.wait_ready()
+    async with aiohttp.ClientSession() as session:
+        script = Script(session, llmock_port)
+        await script.reset()
+        for name, (behaviors, has_answer) in OF_THE_SERVICE.items():
+            for path, body in ROUTES:
+                for route in (path, f"{path}/stream"):
+                    if behaviors:
+                        await script.add(*behaviors)
+                    # A question of its own: llmock takes the same body for a retry.
+                    asked = body | {"query": f"脚手架怎么验收 {name} {route}"}
+                    answer = await asyncio.to_thread(server.post, route, asked)
+                    final = StreamChecker(answer.body).final if route != path else answer.json
+                    assert final["ok"] is has_answer, (name, route, final)
+    report = [*llmock_command(), "report", "--strict", "--url", f"http://127.0.0.1:{llmock_port}"]
+    told = await asyncio.to_thread(subprocess.run, report, capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stdout
+    assert "PASS" in told.stdout
 
 
 def aimock_command() -> list[str]:
@@ -389,7 +464,7 @@ async def test_aimock_tool_calls_in_pieces(aimock_port: int, streaming: bool) ->
         ("unknown question", "not_found", 1),
         ("truncated", "cut", 1),
         ("dropped", "cut", 1),
-        ("garbled", "malformed", 1),
+        ("garbled", "malformed", 3),
         ("gone", "disconnected", 3),
     ],
 )

@@ -711,7 +711,7 @@ OPENED: list[Embedder] = []
 def embedder_at(url: str, folder: Path) -> Embedder:
     """The embedder that a service with these settings has."""
     config = folder / "config.yaml"
-    config.write_text("cg_rag:\n" + http_settings(url, 0.4), "utf-8")
+    config.write_text("cg_rag:\n" + http_settings(url, 1.0), "utf-8")
     embedder = make_embedder(load(config, {}).settings)
     assert embedder is not None
     OPENED.append(embedder)
@@ -731,7 +731,7 @@ def test_failing_endpoint_fails_as_a_model_does_in_time_and_tells_no_secret(
     started = time.monotonic()
     with pytest.raises(ModelFailed) as failed:
         embedder.embed_query("灭火器")
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 5  # tries included: the limit is for all of them
     endpoint._script.clear()
     assert not re.search(f"canary-key|secret-prompt|{endpoint.port}", str(failed.value))
     endpoint.enqueue(in_order)

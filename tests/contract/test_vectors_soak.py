@@ -38,6 +38,7 @@ from tests.contract.test_vectors_hostile import (
     warned,
     write_model,
 )
+from tests.modes.conftest import RERANK_OFF
 from tests.onnx_fixtures import HIDDEN, edit_settings, make_bert
 from tests.server_process import ServerProcess
 from tests.toy_embedder import ToyModel, toy_embedder
@@ -71,7 +72,8 @@ def documents(server: ServerProcess, query: str, topk: int = 20) -> tuple[int, l
 @pytest.fixture(scope="module")
 def crowded(start_server: StartServer, real_index: Path) -> ServerProcess:
     server = start_server(
-        "  cache: {max_bytes: 0}\n  capacity: {wait_timeout_seconds: 120}\n", index_dir=real_index
+        f"{RERANK_OFF}  cache: {{max_bytes: 0}}\n  capacity: {{wait_timeout_seconds: 120}}\n",
+        index_dir=real_index,
     )
     server.wait_ready()
     return server
@@ -112,7 +114,7 @@ def test_1000_mixed_questions_leave_memory_and_descriptors_as_they_were(crowded:
 
 def test_both_kernels_answer_200_questions_alike(start_server: StartServer, real_index: Path) -> None:
     with_kernel = [
-        start_server(index_dir=real_index, environ={"CG_RAG_INDEX_KERNEL": kernel})
+        start_server(RERANK_OFF, index_dir=real_index, environ={"CG_RAG_INDEX_KERNEL": kernel})
         for kernel in ("numpy", "onnx")
     ]
     for server in with_kernel:
@@ -157,7 +159,7 @@ def test_exchanging_words_vectors_and_another_model_is_never_an_error_a_mixture_
 ) -> None:
     indexes = Indexes(tmp_path)
     indexes.point_to("toy")
-    server = start_server(embedding(indexes.model), index_dir=indexes.index_dir)
+    server = start_server(RERANK_OFF + embedding(indexes.model), index_dir=indexes.index_dir)
     server.wait_ready()
     base = server.num_open_files()
     over, wrong = threading.Event(), []
@@ -345,7 +347,8 @@ def test_shutdown_does_not_wait_for_a_slow_model_longer_than_it_may(
     slow = write_model(tmp_path / "toy", partial(slow_states, steps=80), ["batch", "length", HIDDEN])
     build_with_fingerprint_of(slow, tmp_path)
     server = start_server(
-        embedding(slow) + "  server: {shutdown_timeout_seconds: 0.5}\n", index_dir=tmp_path / "new" / "index"
+        RERANK_OFF + embedding(slow) + "  server: {shutdown_timeout_seconds: 0.5}\n",
+        index_dir=tmp_path / "new" / "index",
     )
     server.wait_ready()
 

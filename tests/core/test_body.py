@@ -13,7 +13,7 @@ import orjson
 import pytest
 from aiohttp import web
 
-from cg_rag.core.body import LongString, read_json_object
+from cg_rag.core.body import LongString, _pace, read_json_object
 from cg_rag.core.capacity import Limiter
 from tests.core.raw_http import PATIENCE_SECONDS, Answer, Client, Server, serve, until
 
@@ -26,6 +26,7 @@ class Reading:
 
     inflight: Limiter = field(default_factory=lambda: Limiter("request_body", 8 << 20, 0.1))
     idle_timeout_seconds: float = 5.0
+    max_bytes: int = MAX_BYTES
     bodies: list[dict[str, Any]] = field(default_factory=list)
     held: list[int] = field(default_factory=list)
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
@@ -35,7 +36,7 @@ class Reading:
         try:
             body = await read_json_object(
                 request,
-                max_bytes=MAX_BYTES,
+                max_bytes=self.max_bytes,
                 inflight=self.inflight,
                 idle_timeout_seconds=self.idle_timeout_seconds,
             )
@@ -224,6 +225,32 @@ async def test_a_body_that_drips_for_ever_is_a_408_though_it_never_pauses() -> N
             client.writer.write(b"a")
             await asyncio.sleep(0.02)
         assert (await answered).code == "request_timeout"
+
+
+@pytest.mark.parametrize(("declared", "status"), [(20_000, 200), (96 << 20, 408)])
+async def test_room_for_a_large_body_is_not_kept_for_one_that_comes_at_the_pace_of_a_small_one(
+    declared: int, status: int
+) -> None:
+    # 25 KiB/s are three times what a small body needs; 96 MiB would hold their room for more than an hour.
+    room = Limiter("request_body", 128 << 20, 0.1)
+    async with Reading(inflight=room, idle_timeout_seconds=0.3, max_bytes=96 << 20).served() as server:
+        client = await server.connect()
+        await client.send(head(b"Content-Length: %d" % declared) + b'{"a":"')
+        answered = asyncio.create_task(client.answer())
+        rest = b"A" * (declared - 8) + b'"}' if declared < 1 << 20 else b"A" * (1 << 20)
+        for start in range(0, len(rest), 512):
+            if answered.done():
+                break
+            client.writer.write(rest[start : start + 512])
+            await asyncio.sleep(0.02)
+        assert (await answered).status == status
+        await client.close()
+
+
+def test_the_pace_grows_with_the_body_and_gives_every_size_ten_minutes_at_most() -> None:
+    assert _pace(0) == _pace(4 << 20) == 8 * 1024
+    for size in (5 << 20, 96 << 20, 1 << 30):
+        assert size / _pace(size) == pytest.approx(min(600, size / 8192))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cg_rag.core.chat_stream import MAX_ANSWER_BYTES, MAX_EVENT_BYTES, ChatParser
 from cg_rag.core.upstream_errors import UpstreamError
-from tests.core.test_chat_stream import choice, outcome, sse, tool
+from tests.core.test_chat_stream import choice, event_ends, outcome, sse, tool
 
 JSON = st.recursive(
     st.none()
@@ -64,7 +64,9 @@ def test_any_chunks_give_an_answer_or_an_upstream_error_however_cut(
 ) -> None:
     stream = sse(*chunks)
     cuts = data.draw(st.lists(st.integers(0, len(stream)), max_size=8))
-    assert outcome(stream, cuts, thinking=thinking) == outcome(stream, [], thinking=thinking)
+    whole = outcome(stream, [], thinking=thinking)
+    assert outcome(stream, cuts, thinking=thinking) == whole
+    assert outcome(stream, event_ends(stream), thinking=thinking) == whole
 
 
 @settings(max_examples=300, deadline=None)
@@ -74,6 +76,8 @@ def test_any_chunks_give_an_answer_or_an_upstream_error_however_cut(
         st.sampled_from(
             [
                 b"data:",
+                b'data: {"choices":[{"delta":{"content":"a\xff"}}]}\n\n',
+                b"data: \xff\n\n",
                 b"event: error\n",
                 b"\n",
                 b"\r",
@@ -93,7 +97,9 @@ def test_any_chunks_give_an_answer_or_an_upstream_error_however_cut(
 @example(b"data: null\n\n", None)
 def test_any_bytes_give_an_answer_or_an_upstream_error(data: bytes, draw: st.DataObject | None) -> None:
     cuts = draw.draw(st.lists(st.integers(0, len(data)), max_size=8)) if draw else []
-    assert outcome(data, cuts) == outcome(data, [])
+    whole = outcome(data, [])
+    assert outcome(data, cuts) == whole
+    assert outcome(data, event_ends(data)) == whole
 
 
 def fed_until_refused(block: bytes) -> int:

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import pickle
+import re
 import traceback
 from pathlib import Path
 from typing import Any, get_args
@@ -207,6 +208,12 @@ REFUSED = {
         'embedding:\n  model_dir: "a\\0b"',
         ["embedding.model_dir", "文件夹路径或 null"],
     ),
+    "reranker without endpoint": (
+        "rerank:\n  api_enabled: true",
+        ["rerank.method 为 api（或 rerank.api_enabled 为 true）时须设置 rerank.endpoint、rerank.model。"],
+    ),
+    "reranker alone": ("rerank:\n  weight: 1", ["rerank.weight", "0..0.9 的数", "1"]),
+    "nothing to compare": ("rerank:\n  candidates: 1", ["rerank.candidates", "2..100 的整数"]),
     "weight above one": ("retrieval:\n  dense_weight: 1.01", ["retrieval.dense_weight", "0..1 的数"]),
     "score below every cosine": ("retrieval:\n  min_score: -1.01", ["retrieval.min_score", "-1..1000000"]),
     "endpoint without model": (
@@ -340,6 +347,25 @@ def test_settings_cannot_be_changed_afterwards(write: Any) -> None:
 
 
 # --- precedence -----------------------------------------------------------------------------------
+
+
+FILES_OF_SECRETS = [
+    row for row in settings_table() if row.path[-1].endswith("_file") and row.key != "server.api_keys_file"
+]
+
+
+@pytest.mark.parametrize("row", FILES_OF_SECRETS, ids=lambda row: row.key)
+def test_every_secret_may_come_from_a_file_and_is_masked_like_one(row: Setting, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text(f"\n  {OTHER}-in-a-file \n", "utf-8")
+    assert row.env is not None
+    site = tmp_path / "site.yaml"
+    site.write_text("cg_rag: {}\n", "utf-8")
+    loaded = load(site, environ={row.env: str(tmp_path / "secret"), "XDG_DATA_HOME": "/data"})
+    held: Any = loaded.settings
+    for name in (*row.path[:-1], row.path[-1].removesuffix("_file")):
+        held = getattr(held, name)
+    assert held.get_secret_value() == f"{OTHER}-in-a-file"
+    assert f"{OTHER}-in-a-file" not in repr(loaded)
 
 
 def test_default_preset_file_environment_and_flag_win_in_that_order(write: Any) -> None:
@@ -712,7 +738,15 @@ def secret_of(loaded: Loaded, row: Setting) -> str | None:
 def test_there_is_a_key_to_test_and_each_has_its_file_beside_it() -> None:
     rows = {row.path: row for row in settings_table()}
     secrets = [row.key for row in rows.values() if row.kind == "secret"]
-    assert secrets == ["embedding.api_key", "api_key", "generation.api_key"]
+    assert secrets == [
+        "index.milvus.token",
+        "embedding.api_key",
+        "rerank.api_key",
+        "api_key",
+        "generation.api_key",
+        "hybrid_generation.api_key",
+        "vision.api_key",
+    ]
     for row in rows.values():
         if row.kind in ("secret", "keys"):
             beside = rows[file_of(row.path)]
@@ -766,7 +800,7 @@ def test_one_layer_gives_a_key_in_one_way(write: Any, row: Setting) -> None:
     key, path = row.key, file_of(row.path)
     lines = under_root(f"{nested(row.path, CANARY)}\n{nested(path, 'secret.txt')}")
     if len(row.path) > 1:
-        lines = under_root(f"{row.path[0]}:\n  {row.path[1]}: {CANARY}\n  {path[1]}: secret.txt")
+        lines = under_root(nested(row.path[:-1], f"{{{row.path[-1]}: {CANARY}, {path[-1]}: secret.txt}}"))
     both = {key: CANARY, f"{key}_file": "secret.txt"}
     assert row.env
     for message in (
@@ -1059,7 +1093,7 @@ def test_secret_is_in_nothing_that_can_be_printed(write: Any, caplog: pytest.Log
     ]  # fmt: skip
     assert not [text for text in texts if CANARY in text]
     assert '"site": "******"' in render(loaded)
-    assert render(loaded).count(' api_key: "******"') == len(SECRETS)
+    assert len(re.findall(r' (?:api_key|token): "\*{6}"', render(loaded))) == len(SECRETS)
 
 
 @each_secret

@@ -24,6 +24,8 @@ def yaml_text(value: Any) -> str:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, list):
+        return json.dumps(value)
     if isinstance(value, str) and (not value or value[0] == "{"):
         return json.dumps(value, ensure_ascii=False)
     return str(value)
@@ -101,10 +103,10 @@ def test_every_variable_named_in_the_document_exists() -> None:
 
 def test_every_example_of_a_configuration_in_the_document_loads(tmp_path: Path) -> None:
     (tmp_path / "api_keys.txt").write_text("site=0123456789abcdef\n")
-    for name in ("embedding.key", "generation.key"):
+    for name in ("embedding.key", "rerank.key", "generation.key", "vision.key", "hybrid.key", "milvus.token"):
         (tmp_path / name).write_text("0123456789abcdef\n")
     blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "config.md").read_text("utf-8"), re.S)
-    assert len(blocks) == 4
+    assert len(blocks) == 7
     for block in blocks:
         (tmp_path / "example.yaml").write_text(block, "utf-8")
         assert load(tmp_path / "example.yaml", environ={}).settings
@@ -116,7 +118,7 @@ def test_every_setting_has_its_own_variable_bounds_and_a_chinese_sentence() -> N
     for row in ROWS.values():
         assert re.search(r"[\u4e00-\u9fff]", row.description), row.key
         if row.kind in ("int", "float"):
-            assert re.match(r"-?[0-9.]+\.\.[0-9]+ 的(整数|数)", row.rule), row.key
+            assert re.match(r"-?[0-9.]+\.\.[0-9.]+ 的(整数|数)", row.rule), row.key
         if not row.key.startswith("profiles"):
             assert row.env == "CG_RAG_" + row.key.replace(".", "_").upper()
 

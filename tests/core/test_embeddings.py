@@ -12,10 +12,9 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +29,9 @@ from cg_rag.core.embeddings import (
     EmbeddingsClient,
     EmbeddingsSettings,
     max_answer_bytes,
-    open_embeddings_session,
     parse_vectors,
 )
+from cg_rag.core.json_call import decode
 from cg_rag.core.log import request_id_var
 from cg_rag.core.upstream_errors import (
     UpstreamBroken,
@@ -41,10 +40,10 @@ from cg_rag.core.upstream_errors import (
     UpstreamTimeout,
     UpstreamUnreachable,
 )
+from cg_rag.core.upstream_session import open_session
+from tests.core.client_bench import Bench, bench_of, on_loop_of
 from tests.fake_upstream import (
     JSON_HEADERS,
-    PATIENCE_SECONDS,
-    FakeUpstream,
     FinInChunk,
     Go,
     Hang,
@@ -102,20 +101,10 @@ def settings_for(url: str, **options: Any) -> EmbeddingsSettings:
     return EmbeddingsSettings(**{"endpoint": url, **defaults, **options})
 
 
-@dataclass
-class Bench:
-    server: FakeUpstream
-    client: EmbeddingsClient
-
-
-@asynccontextmanager
-async def bench(*replies: Any, path: str = "", **options: Any) -> AsyncIterator[Bench]:
-    """A client, its session, and the server that it calls; nothing may be left over at the end."""
-    async with fake_upstream(*replies) as server:
-        chosen = settings_for(server.url + path, **options)
-        async with open_embeddings_session(chosen) as session:
-            yield Bench(server, EmbeddingsClient(chosen, session))
-        assert server.num_left == 0, "a reply that nobody asked for"
+def bench(
+    *replies: Any, path: str = "", **options: Any
+) -> AbstractAsyncContextManager[Bench[EmbeddingsClient]]:
+    return bench_of(EmbeddingsClient, lambda url: settings_for(url + path, **options), *replies)
 
 
 async def failure_of(client: EmbeddingsClient, texts: list[str] = TEXTS) -> UpstreamError:
@@ -207,7 +196,7 @@ async def test_vectors_are_put_in_order_by_their_index() -> None:
 
 
 def test_integers_become_floats_and_unknown_fields_are_passed_over() -> None:
-    (vector,) = parse_vectors(b'{"data":[{"index":0,"embedding":[1,-2,0],"x":1}],"y":2}', 1)
+    (vector,) = parse_vectors({"data": [{"index": 0, "embedding": [1, -2, 0], "x": 1}], "y": 2}, 1)
     assert vector == [1.0, -2.0, 0.0]
     assert {type(number) for number in vector} == {float}
 
@@ -248,14 +237,14 @@ BROKEN: dict[str, Any] = {
 @pytest.mark.parametrize("told", BROKEN.values(), ids=BROKEN.keys())
 def test_an_answer_that_is_not_whole_is_refused_whole(told: Any) -> None:
     with pytest.raises(UpstreamBroken) as caught:
-        parse_vectors(json.dumps(told).encode(), 2)
+        parse_vectors(decode(json.dumps(told).encode()), 2)
     assert caught.value.reason == "malformed"
 
 
 @pytest.mark.parametrize("body", [b"", b"\xff\xfe", b"{", b"null", b'{"data":' + b"[" * 5000, b"1e400"])
 def test_what_is_no_json_is_malformed(body: bytes) -> None:
     with pytest.raises(UpstreamBroken, match="malformed"):
-        parse_vectors(body, 2)
+        parse_vectors(decode(body), 2)
 
 
 async def test_a_malformed_answer_is_not_asked_for_again() -> None:
@@ -303,10 +292,10 @@ async def test_what_will_not_pass_is_never_tried_again(status: int) -> None:
     assert (failure.status, failure.attempts) == (status, 1)
 
 
-@pytest.mark.parametrize("host", ["no-such-host.invalid", "a" * 64 + ".invalid", "1.2.3.4.5"])
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "a" * 63 + ".invalid", "1.2.3.4.5"])
 async def test_a_host_that_cannot_be_found_is_unreachable(host: str) -> None:
     chosen = settings_for(f"http://{host}/v1", max_attempts=1)
-    async with open_embeddings_session(chosen) as session:
+    async with open_session(chosen) as session:
         failure = await failure_of(EmbeddingsClient(chosen, session))
     assert isinstance(failure, UpstreamUnreachable)
 
@@ -457,12 +446,6 @@ async def test_a_code_that_is_part_of_the_key_is_dropped() -> None:
 
 
 # From threads.
-
-
-def on_loop_of(server: FakeUpstream, condition: Callable[[], bool]) -> None:
-    """Waits, in a thread of its own, until `condition` holds for a server that runs in another one."""
-    assert server._loop is not None
-    asyncio.run_coroutine_threadsafe(server.until(condition), server._loop).result(PATIENCE_SECONDS)
 
 
 def threads_named(name: str) -> int:
@@ -622,7 +605,7 @@ def is_vectors(vectors: list[list[float]], num_texts: int) -> bool:
 @given(ANSWERS, st.integers(1, 3))
 def test_any_json_is_vectors_or_an_upstream_error(told: Any, num_texts: int) -> None:
     try:
-        assert is_vectors(parse_vectors(json.dumps(told).encode(), num_texts), num_texts)
+        assert is_vectors(parse_vectors(decode(json.dumps(told).encode()), num_texts), num_texts)
     except UpstreamError as failure:
         assert len(str(failure)) < 80
 
@@ -651,5 +634,5 @@ def test_any_bytes_over_a_socket_are_vectors_or_an_upstream_error(
 @given(st.permutations(range(5)), st.integers(1, 6))
 def test_whole_answers_are_taken_in_any_order(order: list[int], width: int) -> None:
     told = answer_of(*(entry(index, [index + 0.5] * width) for index in order))
-    vectors = parse_vectors(json.dumps(told).encode(), 5)
+    vectors = parse_vectors(told, 5)
     assert vectors == [[index + 0.5] * width for index in range(5)]

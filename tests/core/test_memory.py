@@ -41,3 +41,33 @@ def test_freed_memory_between_what_is_still_used_goes_back_to_the_kernel() -> No
 def test_both_may_be_called_at_any_time() -> None:
     share_arenas()
     give_back()
+
+
+SETTLED = """
+import gc, sys, weakref
+sys.path.insert(0, sys.argv[1])
+from cg_rag.core.memory import give_back, loading
+class Ring:
+    pass
+try:
+    with loading():
+        assert not gc.isenabled()
+        raise ImportError
+except ImportError:
+    assert gc.isenabled()
+ring = Ring()
+ring.itself = ring
+gone = weakref.ref(ring)
+del ring
+give_back()
+print(gc.get_freeze_count(), gone() is None)
+"""
+
+
+def test_what_is_loaded_at_start_is_passed_over_and_what_came_after_is_collected() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SETTLED, str(ROOT)], capture_output=True, text=True, check=True
+    )
+    frozen, is_gone = done.stdout.split()
+    assert int(frozen) > 1000
+    assert is_gone == "True"

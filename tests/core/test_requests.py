@@ -50,7 +50,7 @@ def test_nested_field_is_named_by_its_path() -> None:
 
 def test_optional_field_says_that_null_is_fine() -> None:
     text = message_of({"query": "a", "images": [{"data": "x", "turn": "1"}]})
-    assert text == "images[0].turn 须为整数或 null，收到 1 个字符的字符串。"
+    assert text == "images[0].turn 须为不小于 0 的整数或 null，收到 1 个字符的字符串。"
 
 
 def test_value_of_the_caller_is_never_quoted_at_length() -> None:

@@ -20,6 +20,7 @@ from cg_rag.index.embedder import Templates
         "https://api.example.com/v1/embeddings",
         "http://embedding",
         "http://a_b-c.example./",
+        "http://" + "a" * 63 + ".example",
         "HTTP://Example.org:443",
         "http://[::1]:8080/v1",
         "http://h/v1/%E4%B8%AD/x:y,z;a=b&c",
@@ -62,6 +63,8 @@ def test_endpoint_is_the_address_of_a_service(text: str) -> None:
         "http://h/\x00",
         "http://h/\ud800",
         "http://" + "a" * 254,
+        "http://" + "a" * 64 + ".example",
+        "http://example." + "a" * 64,
         "http://h/" + "a" * 2000,
     ],
 )

@@ -318,6 +318,45 @@ def test_any_bytes_decode_to_the_same_events_however_they_are_cut(body: bytes, c
     assert decode(cut(body, cuts)) == decode([body])
 
 
+def decode_by_either_way(pieces: list[bytes]) -> list[tuple[str, str]]:
+    """As a reader does that asks for the data of plain events first."""
+    decoder, events = SseDecoder(), []
+    for piece in pieces:
+        data = decoder.plain_data(piece)
+        if data is not None:
+            events.append((M, data.decode("utf-8", "replace")))
+        else:
+            events += [(event.event, event.data) for event in decoder.feed(piece)]
+    return events
+
+
+def at_event_ends(body: bytes) -> list[bytes]:
+    """Cut where a server cuts that sends each event by itself."""
+    return [part + b"\n\n" for part in body.split(b"\n\n")[:-1]] + [body.rpartition(b"\n\n")[2]]
+
+
+@given(st.lists(BITS | st.just(b"data: y\n\n"), max_size=40).map(b"".join))
+@settings(max_examples=300, deadline=None)
+def test_plain_events_taken_on_their_own_way_are_those_of_the_decoder(body: bytes) -> None:
+    expected = [(event.event, event.data) for event in decode([body])[0]]
+    assert decode_by_either_way(at_event_ends(body)) == expected
+
+
+def test_an_event_by_itself_is_plain_and_what_stands_in_another_is_not() -> None:
+    decoder = SseDecoder(max_event_bytes=20)
+    assert decoder.plain_data(b"data: 1\n\n") is None  # a byte order mark may stand before the first line
+    decoder.feed(b": hello\n\n")
+    assert decoder.plain_data(b"data: 1\n\n") == b"1"
+    for other in (b"data:1\n\n", b"data: 1\n", b"data: 1\r\n\r\n", b"data: 1\rdata: 2\n\n", b"data: 1\n\ndata: 2\n\n",
+                  b": 1\n\n", b"\n\n", b"", b"data: " + b"1" * 15 + b"\n\n"):  # fmt: skip
+        assert decoder.plain_data(other) is None
+    for begun in (b"data: 0\n", b"event: error\n", b"da"):
+        decoder.feed(b"\n\n" + begun)
+        assert decoder.plain_data(b"data: 1\n\n") is None
+    decoder.feed(b"\n\ndata: 1\n\ndata: " + b"x" * 20 + b"\n\n")
+    assert decoder.plain_data(b"data: 1\n\n") is None  # `feed` says that one was too large
+
+
 def naive_decode(body: bytes) -> list[tuple[str, str]]:
     """The rules once more, over the whole text at once."""
     text = body.decode("utf-8", "replace").removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")

@@ -593,7 +593,7 @@ async def test_a_stage_that_is_done_is_not_named_as_running() -> None:
 
 async def test_heartbeats_begin_before_the_first_event_and_zero_switches_them_off() -> None:
     for seconds, beats in ((0.01, True), (0.0, False)):
-        gate = Gate()
+        gate = Gate(Token("answer", FINAL.payload["answer"]))
         async with serve_stream(gate.run, heartbeat_seconds=seconds) as server:
             reading = asyncio.create_task(read_stream(server))
             await soon(gate.waiting)

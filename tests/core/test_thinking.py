@@ -8,19 +8,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cg_rag.core.thinking import ThinkingSplitter
+from cg_rag.core.thinking import Piece, ThinkingSplitter
 
 
 def split(
-    content: str, *cuts: int, may_begin_inside: bool = False, truncated: bool = False
+    content: str,
+    *cuts: int,
+    may_begin_inside: bool = False,
+    truncated: bool = False,
+    asks_what_passes: bool = False,
 ) -> tuple[str, str]:
     """(text, thinking), as somebody who follows every piece has them in the end."""
     splitter = ThinkingSplitter(may_begin_inside)
     text, thinking = "", ""
     places = [0, *sorted(cuts), len(content)]
-    pieces = [
-        piece for start, end in itertools.pairwise(places) for piece in splitter.feed(content[start:end])
-    ]
+    pieces: list[Piece] = []
+    for start, end in itertools.pairwise(places):
+        part = content[start:end]
+        pieces += [Piece(part)] if asks_what_passes and splitter.passes(part) else splitter.feed(part)
     for piece in pieces + splitter.finish(truncated):
         if piece.retracts_text:
             text, thinking = "", thinking + text
@@ -107,7 +112,26 @@ def test_the_outcome_does_not_depend_on_the_cuts(
 ) -> None:
     cuts = data.draw(st.lists(st.integers(0, len(content)), max_size=8))
     whole = split(content, may_begin_inside=inside, truncated=truncated)
-    assert split(content, *cuts, may_begin_inside=inside, truncated=truncated) == whole
+    for asks in (False, True):
+        assert (
+            split(content, *cuts, may_begin_inside=inside, truncated=truncated, asks_what_passes=asks)
+            == whole
+        )
+
+
+def test_text_passes_when_nothing_can_come_of_it() -> None:
+    splitter = ThinkingSplitter()
+    assert not splitter.passes("答")  # white space before it would have been dropped
+    splitter.feed("答")
+    assert [splitter.passes(part) for part in ("案 \n", "", "a<b", "`")] == [True, False, False, False]
+    splitter.feed("<")
+    assert not splitter.passes("b")
+    splitter.feed("think>")
+    assert not splitter.passes("想")
+    after_a_fence = ThinkingSplitter()
+    after_a_fence.feed("``````")
+    assert after_a_fence.passes("a")
+    assert after_a_fence.feed("<think>想") == [Piece(thinking="想")]
 
 
 @settings(max_examples=300, deadline=None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import math
 import time
 import tracemalloc
 from contextlib import suppress
@@ -14,6 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cg_rag.core.exchange import Exchange, Timeouts
+from cg_rag.core.json_parts import encode_body
 from cg_rag.core.upstream import (
     ChatRequest,
     ChatResult,
@@ -65,6 +68,16 @@ async def test_an_unknown_host_is_unreachable() -> None:
     async with open_session(settings_) as session:
         _, failure = await failure_of(ChatUpstream(settings_, session))
     assert failure.reason in ("connect_failed", "connect_timeout")
+
+
+async def test_a_host_that_no_name_can_be_is_unreachable_too() -> None:
+    settings_ = UpstreamSettings("http://127.0.0.1/v1", "m")
+    waits = Timeouts(connect=5, first_byte=5, between_bytes=5, total=5)
+    async with open_session(settings_) as session:
+        exchange = Exchange(session, f"http://{'a' * 64}.invalid/v1", {}, encode_body({}), waits, math.inf)
+        with pytest.raises(UpstreamUnreachable, match="connect_failed"):
+            async with exchange:
+                pass
 
 
 async def test_a_server_that_comes_back_is_reached_by_a_retry() -> None:
@@ -188,6 +201,30 @@ async def test_before_the_first_token_a_cut_stream_is_retried_and_nothing_double
         assert "".join(delta.text for delta in deltas) == "一二三"
         assert deltas[-1].result is not None
         assert deltas[-1].result.attempts == 2
+
+
+@pytest.mark.parametrize(
+    "garbled",
+    [
+        streams(b"data: {broken\n\n"),
+        streams(chunk({"role": "assistant", "content": ""}), b"data: {broken\n\n"),
+        streams(b": ping\n\ndata: [1]\n\n"),
+        raw(b'{"choices":[{"index":0,"mess'),
+    ],
+    ids=["first chunk", "after the role", "no object", "a whole answer"],
+)
+async def test_a_garbled_answer_is_asked_for_again_while_nothing_of_it_went_out(garbled: Reply) -> None:
+    async with bench(garbled, says("一二三")) as b:
+        deltas = await streamed(b.client)
+        assert "".join(delta.text for delta in deltas) == "一二三"
+        assert deltas[-1].result is not None
+        assert deltas[-1].result.attempts == 2
+
+
+async def test_a_chunk_that_is_garbled_after_the_first_token_ends_the_call() -> None:
+    async with bench(streams(chunk({"content": "一"}), b"data: {broken\n\n")) as b:
+        seen, failure = await failure_of(b.client)
+        assert (seen, str(failure)) == ("一", "malformed, 1 attempts")
 
 
 @pytest.mark.parametrize("cut", CUTS)

@@ -187,7 +187,7 @@ def test_a_build_killed_at_a_telling_moment_leaves_a_whole_index(
 @pytest.mark.parametrize(
     ("call", "error", "sentence"),
     [
-        ("fsync", "EIO", "磁盘读写错误"),
+        ("fsync", "EIO", "读写出错，磁盘可能有故障"),
         ("rename", "ENOSPC", "磁盘空间不足"),
         ("mkdir", "EDQUOT", "超出磁盘配额"),
     ],

@@ -415,7 +415,7 @@ def test_a_file_that_is_not_there_ends_with_2(
     parser = argparse.ArgumentParser()
     add_eval_arguments(parser)
     assert run_eval(parser.parse_args(["/absent.jsonl"]), library, "full") == 2
-    assert "/absent.jsonl：无法读取" in capsys.readouterr().err
+    assert "/absent.jsonl：文件不存在" in capsys.readouterr().err
 
 
 def test_a_scope_without_articles_ends_with_1(run: Run, capsys: pytest.CaptureFixture[str]) -> None:

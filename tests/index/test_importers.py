@@ -16,18 +16,21 @@ from hypothesis import strategies as st
 
 from cg_rag.index.corpus import Article
 from cg_rag.index.errors import SourceInvalid
-from cg_rag.index.importers import BadRow, find_source, read_source
+from cg_rag.index.importers import ImportLog, Note, find_source, read_source
+from cg_rag.index.importers.annexes import split_annexes
+from cg_rag.index.importers.columns import parse_columns
 from cg_rag.index.importers.record import MAX_CONTENTS_CHARS, RecordInvalid, clean_text, parse_record
-from cg_rag.index.importers.statutes import CONSTRUCTION_LAWS, SAFETY_LAWS, split_annexes
+from cg_rag.index.importers.statutes import CONSTRUCTION_LAWS, SAFETY_LAWS
 
 TEXT = "脚手架搭设完成后，应当组织验收；验收不合格的，不得使用。"
 ROW = {"law_name": "样例法", "article_number": "第一条", "contents": TEXT}
 CSV = f"law_name,article_number,contents\n样例法,第一条,{TEXT}\n"
 
 
-def read(path: Path) -> tuple[list[Article], list[BadRow]]:
-    bad: list[BadRow] = []
-    return list(read_source(find_source(path), bad.append)), bad
+def read(path: Path) -> tuple[list[Article], list[Note]]:
+    """The articles, and what was rejected."""
+    log = ImportLog()
+    return list(read_source(find_source(path), log)), list(log.notes("rejected"))
 
 
 def lines(*records: Any) -> str:
@@ -108,11 +111,15 @@ def test_a_folder_is_read_sorted_and_deep_and_what_is_left_out_is_told(tmp_path:
     saved(tmp_path / ".hidden.jsonl", b"broken")
     saved(tmp_path / ".git" / "x.jsonl", b"broken")
     saved(tmp_path / "b" / "scan.pdf", b"%PDF")
-    saved(tmp_path / "notes.txt", b"x")
+    saved(tmp_path / "notes.xyz", b"x")
     source = find_source(tmp_path)
     assert [article.law_name for article in read(tmp_path)[0]] == ["甲法", "乙法"]
-    assert source.unsupported == (tmp_path / "b" / "scan.pdf", tmp_path / "notes.txt")
-    assert source.importer == "jsonl/1+table/1"
+    assert [note.place for note in source.unread] == [
+        str(tmp_path / "b" / "scan.pdf"),
+        str(tmp_path / "notes.xyz"),
+    ]
+    assert "pdftotext" in source.unread[0].reason
+    assert source.importer == "jsonl/2+table/2"
 
 
 def test_the_digest_of_a_folder_changes_with_a_file_and_with_a_name(tmp_path: Path) -> None:
@@ -125,7 +132,7 @@ def test_the_digest_of_a_folder_changes_with_a_file_and_with_a_name(tmp_path: Pa
     assert len({first, second, find_source(tmp_path).sha256}) == 3
 
 
-@pytest.mark.parametrize("name", ["laws.pdf", "laws.gz", "wheel.whl.gz", "noext"])
+@pytest.mark.parametrize("name", ["laws.xyz", "laws.gz", "wheel.whl.gz", "noext"])
 def test_a_single_file_of_another_type_is_an_error(tmp_path: Path, name: str) -> None:
     saved(tmp_path / name, b"x")
     with pytest.raises(SourceInvalid, match="不支持"):
@@ -181,9 +188,9 @@ def test_what_nobody_can_see_is_cut_and_the_rest_stays(tmp_path: Path) -> None:
 BAD_RECORDS: dict[str, tuple[str, str]] = {
     "no law": ('{"contents":"x"}', "缺少 law_name"),
     "null law": ('{"law_name":null,"contents":"x"}', "缺少 law_name"),
-    "number as law": ('{"law_name":3,"contents":"x"}', "law_name 须为字符串"),
+    "number as law": ('{"law_name":3,"contents":"x"}', "law_name 须为字符串，收到数字 3"),
     "blank contents": ('{"law_name":"x","contents":" \u200b "}', "contents 为空"),
-    "list as contents": ('{"law_name":"x","contents":["x"]}', "contents 须为字符串"),
+    "list as contents": ('{"law_name":"x","contents":["x"]}', "contents 须为字符串，收到数组"),
     "a float has lost its zeros": (
         '{"law_name":"x","contents":"x","article_number":3.10}',
         "article_number 须为",
@@ -198,7 +205,7 @@ BAD_RECORDS: dict[str, tuple[str, str]] = {
     "deep": ('{"law_name":"x","contents":"x","n":' + "[" * 40 + "]" * 40 + "}", "嵌套"),
     "very deep": ('{"law_name":"x","contents":"x","n":' + "[" * 50000 + "]" * 50000 + "}", "JSON"),
     "long contents": (
-        json.dumps({"law_name": "x", "contents": "长" * (MAX_CONTENTS_CHARS + 1)}),
+        json.dumps({"law_name": "x", "article_number": "1", "contents": "长" * (MAX_CONTENTS_CHARS + 1)}),
         "超过上限 20000",
     ),
     "long law": (json.dumps({"law_name": "x" * 301, "contents": "x"}), "law_name 有 301 字"),
@@ -295,6 +302,136 @@ def test_a_row_with_too_many_cells_is_bad_and_one_with_too_few_is_not(tmp_path: 
     assert "多于表头" in bad[0].reason
 
 
+# --- other names of columns -------------------------------------------------------------------------------------------
+
+
+def test_cells_under_a_header_without_a_name_are_told_with_their_line(tmp_path: Path) -> None:
+    path = saved(tmp_path / "a.csv", "law_name,contents,,\n甲,乙,,\n甲,丙, 备注 ,另\n".encode())
+    log = ImportLog()
+    articles = list(read_source(find_source(path), log))
+    assert [article.extra for article in articles] == [{}, {}]
+    assert [(note.place.rpartition(":")[2], note.text, note.reason) for note in log.notes("left")] == [
+        ("3", "备注", "所在的列没有列名"),
+        ("3", "另", "所在的列没有列名"),
+    ]
+
+
+def mapped(path: Path, *texts: str) -> tuple[list[Article], list[Note]]:
+    log = ImportLog()
+    return list(read_source(find_source(path, parse_columns(texts)), log)), list(log.notes("rejected"))
+
+
+MAP = "law_name=法规名称,article_number=条号,contents=正文"
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.json"])
+def test_columns_of_other_names_are_mapped_and_the_rest_is_kept(tmp_path: Path, name: str) -> None:
+    record = {"法规名称": "甲法", "条号": "第一条", "正文": "一", "备注": "二"}
+    text = {
+        "a.csv": ",".join(record) + "\n" + ",".join(record.values()),
+        "a.jsonl": lines(record),
+        "a.json": json.dumps([record], ensure_ascii=False, indent=1),
+    }[name]
+    expected = [Article("甲法", "第一条", "一", {"备注": "二"})]
+    assert mapped(saved(tmp_path / name, text.encode()), MAP) == (expected, [])
+    assert mapped(tmp_path / name, "law_name=名称", MAP, "contents=内容") == (expected, [])
+
+
+def test_a_map_leaves_files_alone_that_have_the_usual_names(tmp_path: Path) -> None:
+    assert mapped(saved(tmp_path / "a.csv", CSV.encode()), MAP)[0] == [Article("样例法", "第一条", TEXT)]
+
+
+def test_two_columns_for_one_field_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SourceInvalid, match="law_name、法规名称 都对应 law_name"):
+        mapped(saved(tmp_path / "a.csv", "law_name,法规名称,contents\n甲,乙,丙\n".encode()), MAP)
+    _, [bad] = mapped(saved(tmp_path / "a.jsonl", lines({**ROW, "正文": "另一段"}).encode()), MAP)
+    assert "都对应 contents" in bad.reason
+    assert len(mapped(saved(tmp_path / "a.jsonl", lines({**ROW, "正文": ""}).encode()), MAP)[0]) == 1
+
+
+@pytest.mark.parametrize(
+    ("texts", "reason"),
+    [
+        (["法规名称"], "格式为"),
+        (["law_name="], "格式为"),
+        (["法规=law_name"], "格式为"),
+        (["score=得分"], "服务所用"),
+        (["law_name=名称", "contents=名称"], "两个字段"),
+    ],
+)
+def test_a_map_that_says_nothing_is_refused(texts: list[str], reason: str) -> None:
+    with pytest.raises(SourceInvalid, match=reason):
+        parse_columns(texts)
+
+
+def test_names_of_columns_may_hold_commas() -> None:
+    assert parse_columns(["law_name=名称,编号,contents=正文（一，二）"]) == {
+        "law_name": ("名称,编号",),
+        "contents": ("正文（一，二）",),
+    }
+
+
+def test_another_map_reads_the_source_again(tmp_path: Path) -> None:
+    path = saved(tmp_path / "a.csv", CSV.encode())
+    assert find_source(path).importer != find_source(path, parse_columns([MAP])).importer
+
+
+# --- JSON ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_array_or_one_record_is_read_and_a_place_is_the_number_of_the_record(tmp_path: Path) -> None:
+    path = saved(tmp_path / "a.json", json.dumps([ROW, {"law_name": ""}, 3]).encode())
+    articles, bad = read(path)
+    assert articles == [Article("样例法", "第一条", TEXT)]
+    assert [(row.place, row.reason) for row in bad] == [
+        (f"{path}[2]", "law_name 为空"),
+        (f"{path}[3]", "不是 JSON 对象"),
+    ]
+    assert len(read(saved(tmp_path / "b.json", json.dumps(ROW).encode()))[0]) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"), [("3", "数组"), ("{", "JSON"), (lines(ROW, ROW), "请命名为 .jsonl")]
+)
+def test_other_json_is_refused(tmp_path: Path, text: str, reason: str) -> None:
+    with pytest.raises(SourceInvalid, match=reason):
+        read(saved(tmp_path / "a.json", text.encode()))
+
+
+# --- annexes glued to articles -------------------------------------------------------------------------------------
+
+
+def test_a_table_behind_the_last_article_is_never_that_article(tmp_path: Path) -> None:
+    records = [
+        {**ROW, "contents": "正文。\n附表一：\n不在末条，仍属本条。"},
+        {**ROW, "article_number": "第二条", "doc_id": "x-2", "chapter": "附则", "contents": LAST},
+        {**ROW, "law_name": "乙法", "contents": "完。\n附件：\n" + "名单一行\n" * 10_000},
+    ]
+    log = ImportLog()
+    articles = list(read_source(find_source(saved(tmp_path / "a.jsonl", lines(*records).encode())), log))
+    assert [(article.law_name, article.article_number) for article in articles] == [
+        ("样例法", "第一条"),
+        ("样例法", "第二条"),
+        ("样例法", "附表一"),
+        ("样例法", "附表二"),
+        ("乙法", "第一条"),
+        ("乙法", "附件"),
+        ("乙法", "附件（续1）"),
+        ("乙法", "附件（续2）"),
+    ]
+    assert articles[1].contents == "本法自公布之日起施行。"
+    assert articles[2].extra == {"doc_id": "x-2-附表一"}
+    assert "".join(article.contents for article in articles[5:]).count("名单一行") == 10_000
+    assert [note.place.rpartition(":")[2] for note in log.notes("warning")] == ["2", "3"]
+
+
+def test_a_long_article_with_a_glued_annex_is_cut_wherever_it_stands(tmp_path: Path) -> None:
+    glued = "正文。\n附表：\n" + "表" * 4000
+    records = [{**ROW, "contents": glued}, {**ROW, "article_number": "第二条"}]
+    articles, _ = read(saved(tmp_path / "a.jsonl", lines(*records).encode()))
+    assert [article.article_number for article in articles] == ["第一条", "附表", "第二条"]
+
+
 # --- statutes --------------------------------------------------------------------------------------------------------
 
 Law = tuple[str, str, str, str, str]
@@ -370,6 +507,14 @@ def test_only_statutes_in_force_are_taken_in_their_newest_version(tmp_path: Path
         ("样例税法", "附表二"),
     ]
     assert bad == []
+    log = ImportLog()
+    list(read_source(find_source(path), log))
+    left = [(note.place.rpartition(":")[2], note.reason) for note in log.notes("left")]
+    assert left[0] == ("articles.id=1", "章节标题")
+    assert {place.removeprefix("laws.id=") for place, _ in left[1:]} == {law[0] for law in LAWS} - {
+        "l1",
+        "l2",
+    }
     assert articles[0].extra == {
         "chapter": "第一章 总则 第一节 一般规定",
         "effective_date": "2025-01-01",

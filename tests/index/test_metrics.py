@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from cg_rag.index.metrics import (
     SEED,
@@ -17,6 +18,7 @@ from cg_rag.index.metrics import (
     find_ranks,
     hit_at,
     ndcg_at,
+    ratio_interval,
     recall_at,
     recall_curve,
     reciprocal_rank,
@@ -184,3 +186,20 @@ def test_an_interval_that_touches_zero_is_not_significant() -> None:
 def test_no_questions_have_no_mean() -> None:
     with pytest.raises(ValueError, match="no questions"):
         bootstrap_intervals(np.empty((0, 3)))
+
+
+def test_the_interval_of_a_ratio_holds_the_ratio_and_a_pair_of_equals_differs_by_nothing() -> None:
+    rows = np.array([[1, 1]] * 48 + [[0, 1]] * 52 + [[0, 0]] * 20, dtype=np.float64)
+    found = ratio_interval(rows)
+    assert found is not None
+    assert found.mean == pytest.approx(0.48)
+    # Normal approximation of a binomial share: 0.48 +- 1.96 * 0.05.
+    assert (found.low, found.high) == (pytest.approx(0.382, abs=0.02), pytest.approx(0.578, abs=0.02))
+    same = ratio_interval(np.hstack([rows, rows]))
+    assert same is not None
+    assert (same.mean, same.low, same.high) == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("rows", [np.zeros((0, 2)), np.array([[0.0, 0.0]]), np.array([[1.0, 1.0, 0.0, 0.0]])])
+def test_a_ratio_over_nothing_has_no_interval(rows: NDArray[np.float64]) -> None:
+    assert ratio_interval(rows) is None

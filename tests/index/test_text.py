@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cg_rag.index.text import find_words, normalise, terms
+from cg_rag.index.text import NEVER_IN_WORDS, find_words, normalise, terms
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=60)
 MIXED = st.text("安全网脚手架々〇GBJgbt0123456789./-—－‐（）() 　\u200b\nφкαがßﬁé\u0301", max_size=60)
@@ -131,3 +131,10 @@ def test_a_bare_code_is_found_inside_a_sentence(prefix: str, number: int, tail: 
 @given(MIXED)
 def test_words_hold_no_han(text: str) -> None:
     assert not any("\u4e00" <= char <= "\u9fff" for word in find_words(normalise(text)) for char in word)
+
+
+def test_what_is_passed_over_in_the_search_for_words_begins_none() -> None:
+    passed = [chr(point) for first, last in NEVER_IN_WORDS for point in range(first, last + 1)]
+    assert len(passed) > 100
+    assert not [char for char in passed if char.isalnum()]
+    assert list(find_words("".join(passed) + "a")) == ["a"]

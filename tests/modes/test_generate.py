@@ -37,6 +37,7 @@ from tests.fake_upstream import (
     sse,
     streams,
 )
+from tests.sse_checker import answer_of
 
 FIRST_LINE = "我根据在线检索与候选筛选结果，整理出以下最相关条文："
 NOTHING_FOUND = "当前候选条文中未找到与问题直接相关的条文。"
@@ -103,16 +104,6 @@ def check_stream(events: Sequence[Event]) -> None:
     assert not any(isinstance(event, Final) for event in others)
     assert answer_of(events) == final.payload["answer_text"]
     assert reasoning_of(events) == final.payload["thinking"]
-
-
-def answer_of(events: Sequence[Event]) -> str:
-    text = ""
-    for event in events:
-        if isinstance(event, AnswerReset):
-            text = ""
-        elif isinstance(event, Token) and event.channel == "answer":
-            text += event.text
-    return text
 
 
 def reasoning_of(events: Sequence[Event]) -> str:
@@ -278,7 +269,6 @@ async def test_nothing_valid_twice_is_response_invalid(tmp_path: Path, texts: li
         (error(404, "no such model"), "not_found", 404),
         (raw(b"<html>"), "html", None),
         (raw(b"{}", 307, {"Location": "http://127.0.0.1:1/"}), "redirected", 307),
-        (streams("not json"), "malformed", None),
         (says("x", finish_reason="content_filter"), "content_filter", None),
     ],
 )
@@ -293,9 +283,14 @@ async def test_what_the_model_server_refuses_is_an_upstream_error(
     assert told["details"]["reason"] in told["message"]
 
 
-async def test_attempts_of_the_client_are_counted(tmp_path: Path) -> None:
-    told = error_of(await ask(tmp_path, *[error(503, retry_after="0")] * 3))
-    assert told["details"]["attempts"] == 3
+@pytest.mark.parametrize(
+    ("reply", "reason_code"),
+    [(error(503, retry_after="0"), "server_error"), (streams("not json"), "malformed")],
+)
+async def test_attempts_of_the_client_are_counted(tmp_path: Path, reply: Any, reason_code: str) -> None:
+    told = error_of(await ask(tmp_path, *[reply] * 3))
+    assert told["code"] == "generation_upstream_error"
+    assert (told["details"]["reason_code"], told["details"]["attempts"]) == (reason_code, 3)
 
 
 async def test_unreachable_server_is_an_upstream_error(tmp_path: Path) -> None:
@@ -581,7 +576,7 @@ class Scripted:
     async def answer(self, *replies: Any, **fields: Any) -> list[Event]:
         self.upstream.enqueue(*replies)
         events = await collect(self.services, **fields)
-        self.upstream._script.clear()
+        self.upstream.forget()
         return events
 
 
@@ -617,6 +612,52 @@ def test_any_bytes_of_a_model_server_are_a_failure_of_the_contract(example: Any,
     async def one(scripted: Scripted) -> None:
         reply = raw(body, headers={"Content-Type": "text/event-stream"})
         check_result(payload_of(await scripted.answer(*[reply] * 6)), 2)
+
+    example(one)
+
+
+ODD_CHUNKS = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 3)
+    | st.sampled_from(["", "stop", '{"indices":[2]}', "</think>"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "choices",
+                    "delta",
+                    "content",
+                    "index",
+                    "finish_reason",
+                    "message",
+                    "tool_calls",
+                    "usage",
+                    "error",
+                    "reasoning_content",
+                    "function",
+                    "arguments",
+                    "text",
+                    "type",
+                ]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(chunks=st.lists(ODD_CHUNKS, max_size=4), ends=st.sampled_from(["stop", "length", None]))
+def test_chunks_of_any_shape_are_an_answer_or_a_failure_of_the_contract(
+    example: Any, chunks: list[Any], ends: str | None
+) -> None:
+    async def one(scripted: Scripted) -> None:
+        parts = [*map(json.dumps, chunks), *[chunk({}, ends)] * (ends is not None), "[DONE]"]
+        check_result(payload_of(await scripted.answer(*[streams(*parts)] * 6)), 2)
 
     example(one)
 

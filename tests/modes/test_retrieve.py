@@ -12,12 +12,9 @@ from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp import web
 
-from cg_rag.core.config import load
-from cg_rag.core.connection import make_runner
-from cg_rag.modes.http_app import build_app
-from cg_rag.modes.services import Services, make_services
+from cg_rag.modes.services import Services
+from tests.app_in_process import apps_in_process
 from tests.conftest import PROFILES
 
 
@@ -36,26 +33,13 @@ class Held:
 @pytest.fixture
 async def start(small_index: Path, tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
     """`services, url = await start("…settings…")`: the application behind a real port, its index loaded."""
-    runners: list[web.AppRunner] = []
+    async with apps_in_process(tmp_path / "config.yaml") as begin:
 
-    async def begin(settings: str = "", index_dir: Path = small_index) -> tuple[Services, str]:
-        config = tmp_path / "config.yaml"
-        config.write_text(
-            f"cg_rag:\n  index: {{dir: '{index_dir}', poll_seconds: 0}}\n{PROFILES}{settings}", "utf-8"
-        )
-        services = make_services(load(config, {}).settings)
-        runner = make_runner(build_app(services, "0"), header_timeout_seconds=5, write_timeout_seconds=5)
-        runners.append(runner)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        async with asyncio.timeout(10):
-            while services.library.snapshot.state == "loading":
-                await asyncio.sleep(0)
-        return services, f"http://127.0.0.1:{runner.addresses[0][1]}/cg-rag/retrieve-rerank"
+        async def begin_here(settings: str = "", index_dir: Path = small_index) -> tuple[Services, str]:
+            services, url = await begin(PROFILES + settings, index_dir)
+            return services, f"{url}/retrieve-rerank"
 
-    yield begin
-    for runner in runners:
-        await runner.cleanup()
+        yield begin_here
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -89,7 +73,8 @@ async def test_identical_questions_in_flight_take_one_slot(start: Callable[..., 
     held = Held(services)
     async with aiohttp.ClientSession() as session:
         tasks = [asyncio.create_task(ask(session, url, "脚手架验收")) for _ in range(8)]
-        await until(lambda: services.retrieval_cache.misses == 8)
+        # All eight have looked; the one that searches takes its slot a turn of the loop later.
+        await until(lambda: services.retrieval_cache.misses == 8 and services.retrieval_slots.in_use > 0)
         assert services.retrieval_slots.in_use == 1
         held.release.set()
         answers = await asyncio.gather(*tasks)

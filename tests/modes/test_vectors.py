@@ -7,69 +7,21 @@ import asyncio
 import json
 import os
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
-from aiohttp import web
 
 from cg_rag.core.config import load
-from cg_rag.core.connection import make_runner
 from cg_rag.index.build import SourceSpec, build_index
 from cg_rag.index.embedder import OnnxEmbedder
 from cg_rag.index.models import E5_SMALL_ZH
-from cg_rag.modes.http_app import build_app
-from cg_rag.modes.services import Services, make_embedder, make_services
+from cg_rag.index.onnx import CURRENT_TOKEN, CancelToken
+from cg_rag.modes.services import make_embedder
+from tests.conftest import StartServer
 from tests.fake_upstream import Hang, Reply, raw, upstream_in_thread
-
-SAMPLE = Path(__file__).resolve().parent.parent.parent / "index" / "sample"
-
-
-@pytest.fixture(scope="module")
-def vector_index(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bundled standards (71 articles) with vectors. Not to be changed: copy it first."""
-    index_dir = tmp_path_factory.mktemp("vectors") / "index"
-    spec = SourceSpec(SAMPLE / "standards.jsonl", "standards", ())
-    build_index([spec], index_dir, None, embedder=OnnxEmbedder(E5_SMALL_ZH))
-    return index_dir
-
-
-@pytest.fixture
-async def start(vector_index: Path, tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
-    runners: list[web.AppRunner] = []
-
-    async def begin(settings: str = "", index_dir: Path = vector_index) -> tuple[Services, str]:
-        config = tmp_path / "config.yaml"
-        config.write_text(f"cg_rag:\n  index: {{dir: '{index_dir}', poll_seconds: 0}}\n{settings}", "utf-8")
-        services = make_services(load(config, {}).settings)
-        runner = make_runner(build_app(services, "0"), header_timeout_seconds=5, write_timeout_seconds=5)
-        runners.append(runner)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        async with asyncio.timeout(30):
-            while services.library.snapshot.state == "loading":
-                await asyncio.sleep(0.01)
-        return services, f"http://127.0.0.1:{runner.addresses[0][1]}/cg-rag"
-
-    yield begin
-    for runner in runners:
-        await runner.cleanup()
-
-
-async def ask(url: str, query: str, **fields: Any) -> tuple[int, dict[str, Any]]:
-    async with (
-        aiohttp.ClientSession() as session,
-        session.post(f"{url}/retrieve-rerank", json={"query": query, **fields}) as response,
-    ):
-        return response.status, await response.json()
-
-
-async def health(url: str) -> dict[str, Any]:
-    async with aiohttp.ClientSession() as session, session.get(f"{url}/health") as response:
-        body: dict[str, Any] = await response.json()
-        return body
+from tests.modes.conftest import RERANK_OFF, ask, health, leave_while_asked
 
 
 async def test_answer_is_found_by_meaning_and_shows_both_scores(start: Callable[..., Any]) -> None:
@@ -80,7 +32,7 @@ async def test_answer_is_found_by_meaning_and_shows_both_scores(start: Callable[
     assert 0.5 < stages["dense"] <= 1
     assert "fused" in stages
     assert body["debug"]["retrieval_method"] == "e5-small-zh"
-    assert {"embed_ms", "dense_ms", "lexical_ms"} <= body["runtime_stats"].keys()
+    assert {"embed_ms", "dense_ms", "lexical_ms", "fuse_ms"} <= body["runtime_stats"].keys()
     assert body["warnings"] == []
     described = (await health(url))["index"]
     assert (described["embedding_model"], described["dim"], described["dtype"]) == (
@@ -142,6 +94,22 @@ async def test_missing_model_degrades_with_a_warning_and_nothing_is_cached(
     assert "嵌入模型无法使用" in described["faults"][0]
 
 
+def test_milvus_that_is_away_degrades_with_a_warning_and_nothing_is_cached(
+    start_server: StartServer, vector_index: Path
+) -> None:
+    away = {"BACKEND": "milvus", "MILVUS_URI": "http://127.0.0.1:1", "MILVUS_TIMEOUT_SECONDS": "0.5"}
+    environ = {f"CG_RAG_INDEX_{name}": value for name, value in away.items()}
+    server = start_server(RERANK_OFF, index_dir=vector_index, environ=environ)
+    server.wait_ready()
+    body = server.post("/retrieve-rerank", {"query": "脚手架"}).json
+    assert body["warnings"] == ["向量检索暂不可用，本次只按字面检索。"]
+    assert body["num_docs"] > 0
+    described = server.get("/health").json
+    assert (described["index"]["backend"], described["index"]["state"]) == ("milvus", "degraded")
+    assert any("向量引擎 Milvus 不可用" in fault for fault in described["index"]["faults"])
+    assert described["cache"]["entries"] == 0
+
+
 async def test_missing_model_without_degrade_is_index_not_ready(
     start: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -163,6 +131,25 @@ class Broken:
 
     def embed_query(self, text: str, cancel: object = None) -> Any:
         raise OSError("the model's file system is gone")
+
+
+async def test_both_texts_of_a_question_are_embedded_by_the_thread_whose_token_cancels_them(
+    start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An endpoint is asked for one after the other; a model here may have help, which is handed the token."""
+    found: list[tuple[str, object, object]] = []
+    real = OnnxEmbedder.embed_query
+
+    def noted(self: OnnxEmbedder, text: str, cancel: CancelToken | None = None) -> Any:
+        found.append((text, cancel, CURRENT_TOKEN.get()))
+        return real(self, text, cancel)
+
+    monkeypatch.setattr(OnnxEmbedder, "embed_query", noted)
+    _, url = await start()
+    assert (await ask(url, "脚手架没有护栏"))[0] == 200
+    assert len(found) == 2
+    assert len({token for _, *tokens in found for token in tokens}) == 1
+    assert found[0][1] is not None
 
 
 @pytest.mark.parametrize("degrade", [True, False])
@@ -224,8 +211,11 @@ async def test_vectors_that_cannot_be_read_any_more_degrade_to_words(
     assert services.retrieval_cache.snapshot()["entries"] == 0
 
 
+@pytest.mark.parametrize(
+    ("query", "num_answered"), [("脚手架", 0), ("脚手架没有护栏", 1)], ids=["its_words", "with_law_words"]
+)
 async def test_client_leaving_cancels_the_call_to_an_embeddings_endpoint(
-    start: Callable[..., Any], tmp_path: Path
+    start: Callable[..., Any], tmp_path: Path, query: str, num_answered: int
 ) -> None:
     vectors = [{"index": index, "embedding": [1.0, index, 0.5]} for index in range(2)]
     source = tmp_path / "two.jsonl"
@@ -234,8 +224,8 @@ async def test_client_leaving_cancels_the_call_to_an_embeddings_endpoint(
         '{"law_name":"样例","article_number":"第二条","contents":"配电箱"}\n',
         "utf-8",
     )
-    answer = json.dumps({"data": vectors}).encode()
-    with upstream_in_thread(raw(answer), Reply(before=[Hang()])) as server:
+    answer, of_one = (json.dumps({"data": vectors[:count]}).encode() for count in (2, 1))
+    with upstream_in_thread(raw(answer), *[raw(of_one)] * num_answered, Reply(before=[Hang()])) as server:
         settings = f"  embedding: {{provider: http, endpoint: '{server.url}', model: m, dim: 3, timeout_seconds: 30}}\n"
         config = tmp_path / "endpoint.yaml"
         config.write_text(f"cg_rag:\n{settings}", "utf-8")
@@ -244,11 +234,4 @@ async def test_client_leaving_cancels_the_call_to_an_embeddings_endpoint(
         build_index([SourceSpec(source, "two", ())], tmp_path / "index", None, embedder=embedder)
         embedder.close()
         services, url = await start(settings, tmp_path / "index")
-        asking = asyncio.create_task(ask(url, "脚手架"))
-        async with asyncio.timeout(10):
-            while len(server.requests) < 2:
-                await asyncio.sleep(0.01)
-        asking.cancel()
-        async with asyncio.timeout(1):
-            while services.retrieval_slots.in_use or not server.num_disconnects:
-                await asyncio.sleep(0.01)
+        await leave_while_asked(query, url, services, server, 2 + num_answered)

@@ -1,0 +1,67 @@
+"""What tests of text generation over sockets have in common: requests, slots, streams read as they come."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from tests.server_process import ServerProcess
+
+DOCS = [
+    {"law_name": "GB1样例脚手架规范", "article_number": "6.0.5(1)", "contents": "搭设完毕应组织验收。"},
+    {"law_name": "样例手册", "article_number": "", "contents": "动火须办证。"},
+]
+GENERATE: dict[str, Any] = {"query": "脚手架怎么验收？", "retrieval_docs": DOCS}
+RAG: dict[str, Any] = {"query": "脚手架搭设后怎么验收", "topk": 2}
+ROUTES = [("/constrained-generate", GENERATE), ("/rag", RAG)]
+NO_VECTORS = "  embedding: {provider: none}\n"
+# The rest of a second that a departure may take, on a machine that does other things too.
+ONE_SECOND = 1.0
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 5.0) -> float:
+    """How long it took."""
+    started = time.monotonic()
+    while not condition():
+        assert time.monotonic() - started < seconds
+        time.sleep(0.01)
+    return time.monotonic() - started
+
+
+def capacity(server: ServerProcess) -> tuple[int, int]:
+    numbers = server.get("/health").json["capacity"]
+    return numbers["retrieval"]["in_use"], numbers["generation"]["in_use"]
+
+
+def without_times(payload: Any) -> Any:
+    """An answer without what is of this one request: its id, its times, and whether the cache had it."""
+    own = {"request_id", "runtime_stats", "cache"}
+    if isinstance(payload, dict):
+        return {key: without_times(value) for key, value in payload.items() if key not in own}
+    return payload
+
+
+@contextmanager
+def streaming(
+    server: ServerProcess, path: str, body: Any, headers: Mapping[str, str] | None = None
+) -> Iterator[http.client.HTTPResponse]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    try:
+        sent = {"Content-Type": "application/json", **(headers or {})}
+        connection.request("POST", f"/cg-rag{path}/stream", json.dumps(body), sent)
+        yield connection.getresponse()
+    finally:
+        connection.close()
+
+
+def read_until(response: http.client.HTTPResponse, words: bytes) -> bytes:
+    told = b""
+    while words not in told:
+        piece = response.read1()
+        assert piece, told
+        told += piece
+    return told
