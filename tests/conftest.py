@@ -7,9 +7,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from tests.server_process import ServerProcess
+
+# An example that takes long tells of the machine; what is slow is found by the benchmarks.
+hypothesis.settings.register_profile(
+    "untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("untimed")
 
 # Written for the tests; names and numbers are of no real law.
 ARTICLES: list[dict[str, Any]] = [
