@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,8 @@ from cg_rag.index.model_folder import SETTINGS_FILE, ModelFolder
 from cg_rag.index.models import E5_SMALL_ZH, STATUTE_CE_6L
 from cg_rag.index.onnx import CancelToken
 from cg_rag.index.pairs import PairTemplate, PairTokenizer
-from cg_rag.index.reranker import CallableReranker, OnnxReranker, sigmoid
-from tests.onnx_fixtures import VOCABULARY, edit_settings
+from cg_rag.index.reranker import CallableReranker, OnnxReranker, _Failure, sigmoid
+from tests.onnx_fixtures import VOCABULARY, SignallingToken, edit_settings
 from tests.reranker_fixtures import (
     CHAT,
     NO,
@@ -305,12 +304,19 @@ def test_a_caller_who_left_is_noticed_between_two_batches(
 
 def test_a_running_computation_stops_when_another_thread_cancels(tmp_path: Path) -> None:
     reranker = OnnxReranker(make_slow_reranker(tmp_path / "slow"))
-    token = CancelToken()
-    threading.Timer(0.2, token.cancel).start()
-    started = time.perf_counter()
-    with pytest.raises(Cancelled):
+    token = SignallingToken()
+
+    def cancel() -> None:
+        if token.entered.wait(30):
+            token.cancel()
+
+    other = threading.Thread(target=cancel)
+    other.start()
+    with pytest.raises(Cancelled) as caught:
         reranker.score(QUERY, [Article("安全法", "第一条", "用电" * 250)], token)
-    assert time.perf_counter() - started < 2
+    other.join()
+    # Where the runtime had come to its end, nothing would have been raised before the token was looked at.
+    assert type(caught.value.__context__) in reranker._session._failures
 
 
 def test_work_on_another_processor_stops_too_when_the_caller_leaves(
@@ -345,13 +351,20 @@ def test_failure_of_one_half_ends_the_other_and_is_the_one_that_is_told(
     calls: list[int] = []
     run = reranker._session.run
 
+    class NotedFailure(_Failure):
+        def __setattr__(self, name: str, value: Any) -> None:
+            super().__setattr__(name, value)
+            if value is not None:
+                failed.set()
+
+    monkeypatch.setattr("cg_rag.index.reranker._Failure", NotedFailure)
+
     def failing(feeds: Any, cancel: Any = None) -> Any:
         calls.append(threading.get_ident())
         both_began.wait(30)
         if (threading.get_ident() == caller) == (faulty == "caller"):
-            threading.Timer(0.2, failed.set).start()  # when this half has ended
             raise ModelFailed("m", "the one")
-        failed.wait(30)
+        assert failed.wait(30), "this half is in the middle of its batch until the other one has ended"
         return run(feeds, cancel)
 
     monkeypatch.setattr(reranker._session, "run", failing)
