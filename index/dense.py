@@ -154,12 +154,7 @@ class MicroBatcher:
         request = (ranges, k)
         self._searcher.check(query[None], [request])
         own = _Waiting(query, request)
-        with self._lock:
-            self._waiting.append(own)
-            leads = not self._busy
-            self._busy = True
-        if not leads:
-            self._wait(own)
+        self._wait_for_turn(own)
         if own.answer is None and own.error is None:
             self._lead()
         if own.error is not None:
@@ -167,13 +162,19 @@ class MicroBatcher:
         assert own.answer is not None
         return own.answer
 
-    def _wait(self, own: _Waiting) -> None:
+    def _wait_for_turn(self, own: _Waiting) -> None:
         """Until answered, or called to lead."""
+        leads = False
         try:
-            own.woken.wait()
+            with self._lock:
+                self._waiting.append(own)
+                leads = not self._busy
+                self._busy = True
+            if not leads:
+                own.woken.wait()
         except BaseException:  # Ctrl-C: the others must not wait for a leader that has left
             with self._lock:
-                called = own.woken.is_set() and own in self._waiting
+                called = leads or (own.woken.is_set() and own in self._waiting)
                 if own in self._waiting:
                     self._waiting.remove(own)
             if called:

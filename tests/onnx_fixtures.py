@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import numpy as np
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from cg_rag.index.models.onnx_writer import ElementType, OnnxWriter
+from cg_rag.index.onnx import CancelToken
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -37,6 +40,20 @@ class ModelFixture:
 
     folder: Path
     hidden: Reference
+
+
+class SignallingToken(CancelToken):
+    """Says when the computation has been handed to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered = threading.Event()
+
+    @contextmanager
+    def watch(self, options: Any) -> Iterator[None]:
+        with super().watch(options):
+            self.entered.set()
+            yield
 
 
 def build_tokenizer(template: str = "<s> $A </s>", pair: str = "<s> $A </s> </s> $B:1 </s>:1") -> Tokenizer:
@@ -136,8 +153,9 @@ def make_qwen(folder: Path, element_type: ElementType = ElementType.FLOAT, **set
     return ModelFixture(folder, lambda ids, mask, types: qwen_reference(tables, ids, mask))
 
 
-def make_slow_model(folder: Path, num_layers: int = 4000, size: int = 192) -> ModelFixture:
-    """A long row of matrix products: seconds of work, to be stopped between two of them."""
+def make_slow_model(folder: Path, num_layers: int = 3000, size: int = 512) -> ModelFixture:
+    """A long row of matrix products: a quarter of a minute for 512 tokens on a fast machine, to be stopped between two
+    of them. So it is still at work when whoever is to stop it was held up for seconds."""
     folder.mkdir()
     writer = OnnxWriter()
     writer.add_input("input_ids", ElementType.INT64, ["batch", "length"])

@@ -116,8 +116,8 @@ def make_chat_model(folder: Path, vocabulary: bool = True, **settings: Any) -> R
 
 
 def make_slow_reranker(folder: Path, **settings: Any) -> Path:
-    """Seconds of work for one pair, to be stopped in the middle of it."""
-    make_slow_model(folder, num_layers=3000)
+    """As `make_slow_model`: so much work for one pair, to be stopped in the middle of it."""
+    make_slow_model(folder)
     _write(folder, {"output": "token_logits", "no_id": 1, "yes_id": 2, "max_tokens": 512, **settings})
     return folder
 

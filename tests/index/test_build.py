@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import io
+import itertools
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -340,7 +342,8 @@ assert failed > 20, failed
 
 def run_python(code: str, *arguments: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
+        # -B: a byte code file that a limit on sizes cuts off would be there for whoever imports the module next.
+        [sys.executable, "-B", "-c", code, *map(str, arguments)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -552,7 +555,12 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_progress_is_drawn_on_a_terminal_and_sparingly(index_dir: Path, tmp_path: Path) -> None:
+def test_progress_is_drawn_on_a_terminal_and_sparingly(
+    index_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # However long the build takes here, hardly any time passes for what draws.
+    clock = itertools.count(1.0, 0.001)
+    monkeypatch.setattr("cg_rag.index.progress.time", SimpleNamespace(monotonic=lambda: next(clock)))
     laws = write(tmp_path / "laws.jsonl", *(record("甲法", number) for number in range(500)))
     terminal = Terminal()
     build_index([SourceSpec(laws, "laws", ())], index_dir, TerminalProgress(terminal))

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from types import FrameType
+from types import CodeType, FrameType
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from cg_rag.index.vectors import VectorArrays, encode_queries, quantise
 
 Spans = list[tuple[int, int]]
 DIM = 24
-DEADLINE_SECONDS = 10.0
+DEADLINE_SECONDS = 30.0
 
 
 def make_vectors(num_rows: int, seed: int = 0, dim: int = DIM) -> Floats:
@@ -255,6 +256,18 @@ def until_waiting(batcher: MicroBatcher, num: int) -> None:
         os.sched_yield()
 
 
+def until_asleep(thread_id: int) -> None:
+    """Until that thread is inside of `Event.wait`: a search counts as waiting some steps before."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not is_inside(sys._current_frames()[thread_id], threading.Event.wait.__code__):
+        assert time.monotonic() < deadline
+        os.sched_yield()
+
+
+def is_inside(frame: FrameType | None, code: CodeType) -> bool:
+    return frame is not None and (frame.f_code is code or is_inside(frame.f_back, code))
+
+
 def ask(batcher: MicroBatcher, number: int) -> int:
     rows, _ = batcher.search(np.array([number], np.float32), [(0, 1)], 1)
     return int(rows[0])
@@ -326,6 +339,7 @@ def test_a_waiting_search_that_is_interrupted_leaves_and_the_others_go_on() -> N
 
     def interrupt_when_waiting() -> None:
         until_waiting(batcher, 1)
+        until_asleep(main)
         signal.pthread_kill(main, signal.SIGUSR1)
 
     previous = signal.signal(signal.SIGUSR1, interrupt)
@@ -343,6 +357,41 @@ def test_a_waiting_search_that_is_interrupted_leaves_and_the_others_go_on() -> N
     finally:
         signal.signal(signal.SIGUSR1, previous)
     assert ask(batcher, 3) == 3
+
+
+@pytest.mark.parametrize("comes_first", [True, False])
+def test_a_search_that_is_interrupted_before_it_waits_leaves_too(
+    monkeypatch: pytest.MonkeyPatch, comes_first: bool
+) -> None:
+    class InterruptedLock:
+        """Lets nobody out who entered it first."""
+
+        def __init__(self) -> None:
+            self.lock = threading.Lock()
+            self.interrupts = True
+
+        def __enter__(self) -> None:
+            self.lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            self.lock.release()
+            if self.interrupts:
+                self.interrupts = False
+                raise Interrupted
+
+    searcher = ScriptedSearcher()
+    batcher = MicroBatcher(searcher)
+    with ThreadPoolExecutor(1) as pool:
+        if not comes_first:
+            leader = pool.submit(ask, batcher, 1)
+            assert searcher.entered.acquire(timeout=DEADLINE_SECONDS)
+        monkeypatch.setattr(batcher, "_lock", InterruptedLock())
+        with pytest.raises(Interrupted):
+            ask(batcher, 2)
+        assert batcher.num_waiting == 0
+        searcher.permits.release(2)
+        assert comes_first or leader.result(DEADLINE_SECONDS) == 1
+        assert pool.submit(ask, batcher, 3).result(DEADLINE_SECONDS) == 3
 
 
 def test_32_threads_get_the_lists_they_get_alone() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from cg_rag.index.journal import VectorJournal, discard_old_journals, journal_path
 from cg_rag.index.store import remove_leftovers
+from tests.open_files import open_below
 
 DIM = 4
 EMBEDDING = {"model": "toy", "fingerprint": "f" * 16, "dim": DIM, "kernel_class": "vnni"}
@@ -143,10 +144,13 @@ def test_a_journal_is_no_leftover(tmp_path: Path) -> None:
 
 
 def test_a_journal_gives_its_descriptors_back(tmp_path: Path) -> None:
-    before = set(os.listdir("/proc/self/fd"))
-    fill(tmp_path, 3)
-    assert set(os.listdir("/proc/self/fd")) == before
+    journal = VectorJournal(tmp_path, EMBEDDING)
+    path = journal_path(tmp_path, EMBEDDING["fingerprint"])
+    assert set(open_below(tmp_path)) == {str(path.resolve())}
+    journal.close()
+    del journal
+    assert open_below(tmp_path) == []
     journal_path(tmp_path, "p").mkdir()
     with pytest.raises(OSError, match="directory"):
         VectorJournal(tmp_path, EMBEDDING | {"fingerprint": "p"})
-    assert set(os.listdir("/proc/self/fd")) == before
+    assert open_below(tmp_path) == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from cg_rag.index.citations import Resolver, parse
 from cg_rag.index.corpus import Article, LawRun
 from cg_rag.index.importers.law_text import Left, Line, ParsedLaw, parse_law, write_law
 from cg_rag.index.numerals import lookup_keys
+from tests.growth import assert_grows_linearly
 
 RULE = """
 样例工地安全管理规定
@@ -891,12 +891,8 @@ def test_every_article_is_one_that_an_index_takes(source: list[Line]) -> None:
 def test_time_is_linear_in_the_text(line: str) -> None:
     """Four times the text takes about four times as long; a square would take sixteen."""
 
-    def seconds(count: int) -> float:
+    def parse(count: int) -> None:
         source = [Line(number, line.format(n=number % 90)) for number in range(count)]
-        start = time.process_time()
         parse_law([*source, Line(count, "--></table>")], "样例")
-        return time.process_time() - start
 
-    # The best of three: a neighbour on the machine slows one of them down, not all.
-    few, many = (min(seconds(count) for _ in range(3)) for count in (500, 2000))
-    assert many < 10 * few + 0.2
+    assert_grows_linearly(lambda: parse(500), lambda: parse(2000), 0.2)

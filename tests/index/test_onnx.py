@@ -5,11 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,25 +13,19 @@ import pytest
 from cg_rag.index.model_errors import Cancelled, ModelFailed, ModelInvalid, ModelMissing
 from cg_rag.index.models.onnx_writer import ElementType, OnnxWriter
 from cg_rag.index.onnx import CancelToken, OnnxSession, kernel_class, load_runtime, read_cpu_flags
-from tests.onnx_fixtures import HEADS, WIDTH, make_bert, make_qwen, make_sentence_model, make_slow_model
+from tests.onnx_fixtures import (
+    HEADS,
+    WIDTH,
+    SignallingToken,
+    make_bert,
+    make_qwen,
+    make_sentence_model,
+    make_slow_model,
+)
 
 IDS = np.array([[0, 7, 8, 9, 2], [0, 10, 2, 1, 1]], np.int64)
 MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], np.int64)
 TYPES = np.array([[0, 0, 0, 1, 1], [0, 1, 1, 0, 0]], np.int64)
-
-
-class SignallingToken(CancelToken):
-    """Says when the computation has been handed to it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.entered = threading.Event()
-
-    @contextmanager
-    def watch(self, options: Any) -> Iterator[None]:
-        with super().watch(options):
-            self.entered.set()
-            yield
 
 
 def write_graph(
@@ -178,9 +168,6 @@ def test_a_running_call_stops_when_another_thread_cancels(tmp_path: Path) -> Non
     session = OnnxSession(make_slow_model(tmp_path / "m").folder / "model.onnx")
     ids = np.ones((1, 512), np.int64)
     feeds = session.build_feeds(ids, ids, ids)
-    began = time.perf_counter()
-    session.run(feeds)
-    whole = time.perf_counter() - began
     token, outcome = SignallingToken(), []
 
     def work() -> None:
@@ -191,13 +178,12 @@ def test_a_running_call_stops_when_another_thread_cancels(tmp_path: Path) -> Non
 
     thread = threading.Thread(target=work)
     thread.start()
-    assert token.entered.wait(10)
-    began = time.perf_counter()
+    assert token.entered.wait(30)
     token.cancel()
-    thread.join(10)
+    thread.join(30)
     assert not thread.is_alive()
-    assert len(outcome) == 1
-    assert time.perf_counter() - began < whole / 2
+    # Where the runtime had come to its end, nothing would have been raised before the token was looked at.
+    assert [type(exc.__context__) in session._failures for exc in outcome] == [True]
     assert token._running == []
 
 
@@ -224,7 +210,7 @@ def test_threads_share_a_session(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(30)
     assert equal == [True] * 8
 
 

@@ -14,7 +14,6 @@ import pytest
 
 from cg_rag.index.build import SourceSpec, build_index
 from cg_rag.index.corpus import Selector
-from cg_rag.index.endpoint_pause import PAUSE_SECONDS
 from cg_rag.index.errors import EngineFailed, EngineLacksIndex
 from cg_rag.index.exact_scores import num_candidates
 from cg_rag.index.library import IndexLibrary, Profile, RankingOptions
@@ -102,6 +101,7 @@ def test_answers_are_those_of_the_scan_score_for_score(index_dir: Path, scope: s
 def test_engine_that_goes_away_leaves_words_and_comes_back(
     index_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("cg_rag.index.endpoint_pause.PAUSE_SECONDS", 3600.0)
     engines, engine = pushed(index_dir)
     library = open_library(index_dir, engines)
     retriever = library.snapshot.retriever
@@ -114,7 +114,7 @@ def test_engine_that_goes_away_leaves_words_and_comes_back(
     assert retriever.search("塔吊检查", "full", 5).degraded
     assert len(engine.asked) == num_asked, "nobody waits for it again so soon"
     engine.is_away = False
-    later = time.monotonic() + PAUSE_SECONDS
+    later = time.monotonic() + 3600.0
     monkeypatch.setattr("cg_rag.index.endpoint_pause.time.monotonic", lambda: later)
     assert not retriever.search("塔吊检查", "full", 5).degraded
 

@@ -183,7 +183,8 @@ def test_a_caller_who_left_is_no_failure() -> None:
     assert not question.degraded
 
 
-def test_an_endpoint_that_failed_is_left_alone_for_some_seconds() -> None:
+def test_an_endpoint_that_failed_is_left_alone_for_some_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cg_rag.index.endpoint_pause.PAUSE_SECONDS", 3600.0)
     model = Scripted({}, is_remote=True, error=ModelFailed("m", "time-out"))
     stage = RerankStage(model)
     for _ in range(3):

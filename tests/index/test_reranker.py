@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,10 @@ from cg_rag.index.embedder import OnnxEmbedder
 from cg_rag.index.model_errors import Cancelled, ModelFailed, ModelInvalid, ModelMissing
 from cg_rag.index.model_folder import SETTINGS_FILE, ModelFolder
 from cg_rag.index.models import E5_SMALL_ZH, STATUTE_CE_6L
-from cg_rag.index.onnx import CancelToken
+from cg_rag.index.onnx import CancelToken, kernel_class
 from cg_rag.index.pairs import PairTemplate, PairTokenizer
-from cg_rag.index.reranker import CallableReranker, OnnxReranker, sigmoid
-from tests.onnx_fixtures import VOCABULARY, edit_settings
+from cg_rag.index.reranker import CallableReranker, OnnxReranker, _Failure, sigmoid
+from tests.onnx_fixtures import VOCABULARY, SignallingToken, edit_settings
 from tests.reranker_fixtures import (
     CHAT,
     NO,
@@ -305,12 +304,19 @@ def test_a_caller_who_left_is_noticed_between_two_batches(
 
 def test_a_running_computation_stops_when_another_thread_cancels(tmp_path: Path) -> None:
     reranker = OnnxReranker(make_slow_reranker(tmp_path / "slow"))
-    token = CancelToken()
-    threading.Timer(0.2, token.cancel).start()
-    started = time.perf_counter()
-    with pytest.raises(Cancelled):
+    token = SignallingToken()
+
+    def cancel() -> None:
+        if token.entered.wait(30):
+            token.cancel()
+
+    other = threading.Thread(target=cancel)
+    other.start()
+    with pytest.raises(Cancelled) as caught:
         reranker.score(QUERY, [Article("安全法", "第一条", "用电" * 250)], token)
-    assert time.perf_counter() - started < 2
+    other.join()
+    # Where the runtime had come to its end, nothing would have been raised before the token was looked at.
+    assert type(caught.value.__context__) in reranker._session._failures
 
 
 def test_work_on_another_processor_stops_too_when_the_caller_leaves(
@@ -345,13 +351,20 @@ def test_failure_of_one_half_ends_the_other_and_is_the_one_that_is_told(
     calls: list[int] = []
     run = reranker._session.run
 
+    class NotedFailure(_Failure):
+        def __setattr__(self, name: str, value: Any) -> None:
+            super().__setattr__(name, value)
+            if value is not None:
+                failed.set()
+
+    monkeypatch.setattr("cg_rag.index.reranker._Failure", NotedFailure)
+
     def failing(feeds: Any, cancel: Any = None) -> Any:
         calls.append(threading.get_ident())
         both_began.wait(30)
         if (threading.get_ident() == caller) == (faulty == "caller"):
-            threading.Timer(0.2, failed.set).start()  # when this half has ended
             raise ModelFailed("m", "the one")
-        failed.wait(30)
+        assert failed.wait(30), "this half is in the middle of its batch until the other one has ended"
         return run(feeds, cancel)
 
     monkeypatch.setattr(reranker._session, "run", failing)
@@ -370,10 +383,11 @@ def test_a_model_that_computes_with_several_threads_has_no_help(
 
 # --- the bundled model ---
 
+# The logits at the end are those of CPUs with VNNI, and of those that cut pairs of products off at 16 bits.
 CARD = [
-    ("中华人民共和国安全生产法", "第三十条", "生产经营单位的特种作业人员必须按照国家有关规定经专门的安全作业培训，取得相应资格，方可上岗作业。", 5.98),
-    ("中华人民共和国建筑法", "第三十八条", "建筑施工企业在编制施工组织设计时，应当根据建筑工程的特点制定相应的安全技术措施。", 3.50),
-    ("中华人民共和国民法典", "第二条", "民法调整平等主体的自然人、法人和非法人组织之间的人身关系和财产关系。", 4.56),
+    ("中华人民共和国安全生产法", "第三十条", "生产经营单位的特种作业人员必须按照国家有关规定经专门的安全作业培训，取得相应资格，方可上岗作业。", 5.98, 6.21),
+    ("中华人民共和国建筑法", "第三十八条", "建筑施工企业在编制施工组织设计时，应当根据建筑工程的特点制定相应的安全技术措施。", 3.50, 3.76),
+    ("中华人民共和国民法典", "第二条", "民法调整平等主体的自然人、法人和非法人组织之间的人身关系和财产关系。", 4.56, 5.31),
 ]  # fmt: skip
 
 
@@ -383,15 +397,16 @@ def bundled() -> OnnxReranker:
 
 
 def test_bundled_model_gives_the_numbers_of_its_card(bundled: OnnxReranker) -> None:
-    articles = [Article(law, number, contents) for law, number, contents, _ in CARD]
+    articles = [Article(law, number, contents) for law, number, contents, *_ in CARD]
     found = [score.value for score in bundled.score("电焊工没有证能不能上岗", articles)]
-    # Other classes of CPU round dynamic int8 otherwise; on one with VNNI these are 5.98, 3.50, 4.56.
-    np.testing.assert_allclose(found, [logit for *_, logit in CARD], atol=0.35)
+    expected = [cut_off if kernel_class() in ("avx2", "avx512") else whole for *_, whole, cut_off in CARD]
+    # CPUs of one class round dynamic int8 in their own ways too.
+    np.testing.assert_allclose(found, expected, atol=0.35)
     assert found[0] > max(found[1:])
 
 
 def test_bundled_scores_do_not_depend_on_what_is_scored_beside(bundled: OnnxReranker) -> None:
-    articles = [Article(law, number, contents) for law, number, contents, _ in CARD]
+    articles = [Article(law, number, contents) for law, number, contents, *_ in CARD]
     together = bundled.score("电焊工没有证", articles)
     assert [bundled.score("电焊工没有证", [article])[0] for article in articles] == together
     assert bundled.settings.batch == 1
@@ -403,7 +418,7 @@ def test_bundled_pair_is_the_tokenizers_own_of_both_texts(bundled: OnnxReranker)
     tokenizer = Tokenizer.from_file(str(E5_SMALL_ZH / "tokenizer.json"))
     tokenizer.enable_truncation(256, strategy="only_second")
     for query in ("电焊工没有证能不能上岗", "塔吊"):
-        for article in (Article(law, number, contents * 12) for law, number, contents, _ in CARD):
+        for article in (Article(law, number, contents * 12) for law, number, contents, *_ in CARD):
             text = bundled.document_text(article)
             (row,) = bundled._tokenizer.encode_pairs(query, [text])
             assert row.ids == tokenizer.encode(query, text).ids
