@@ -551,13 +551,15 @@ async def test_forty_streams_at_once_half_of_them_slow_all_end_well_with_bounded
             highest = max(highest, sum(unsent_bytes(server)))
             await asyncio.sleep(0.005)
 
-    async with serve_stream(numbered(100), heartbeat_seconds=0.02, small_buffers=True) as server:
+    # More than all buffers hold, so that each slow stream has to wait for its reader and is seen while it does.
+    mode = numbered(600, width=10)
+    async with serve_stream(mode, heartbeat_seconds=0.02, small_buffers=True) as server:
         watching = asyncio.create_task(watch(server))
         streams = await asyncio.gather(
             *(read_slowly(server, 1024, 0.02) if number % 2 else read_stream(server) for number in range(40))
         )
         watching.cancel()
-    assert [len(stream.named("token")) for stream in streams] == [100] * 40
+    assert [len(stream.named("token")) for stream in streams] == [600] * 40
     # What is above the mark is one event at most, and the largest is `final`.
     assert 0 < highest <= 40 * (MAX_UNSENT_BYTES + 7000)
 
