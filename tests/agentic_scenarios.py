@@ -14,6 +14,7 @@ from tests.fake_upstream import FinInChunk, Hang, Script, error, raw, says
 from tests.pictures import jpeg, png, text_of
 
 PICTURE = {"data": text_of(jpeg())}
+BUDGET_SECONDS = 5.0  # of the scenarios that wait for its end: what comes before takes milliseconds and has to be done by then
 LAW = "样例脚手架规范"
 CRITERIA = "《房屋市政工程生产安全重大事故隐患判定标准（2024版）》"
 
@@ -145,10 +146,14 @@ SCENARIOS: dict[str, Scenario] = {
         PLAN,
         says(WRITTEN, cut_after=40, cut_by=(Hang(),)),
         ending="vision_budget_exceeded",
-        budget_seconds=2.0,
+        budget_seconds=BUDGET_SECONDS,
     ),
     "budget_after_a_valid_report": of(
-        INVENTORY, PLAN, HALF_FORGED, says(CORRECTED, cut_after=9, cut_by=(Hang(),)), budget_seconds=2.0
+        INVENTORY,
+        PLAN,
+        HALF_FORGED,
+        says(CORRECTED, cut_after=9, cut_by=(Hang(),)),
+        budget_seconds=BUDGET_SECONDS,
     ),
     "upstream_fails_after_a_valid_report": of(INVENTORY, PLAN, HALF_FORGED, raw(b"{}", 400)),
     "several_images": of(INVENTORY, PLAN, f"{REVIEW}[ANSWER]\n{_TWO_SCENES}\n", request=_TWO),

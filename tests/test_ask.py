@@ -25,7 +25,7 @@ def command(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
         env=clean | {"CG_RAG_EMBEDDING_PROVIDER": "none"} | environ,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
 
@@ -69,7 +69,7 @@ def test_ask_streams_to_a_terminal_and_says_what_is_void(small_index: Path) -> N
             "CG_RAG_GENERATION_MODEL": "m",
         }
         words = [sys.executable, str(PROGRAM), "ask", QUESTION, "--index-dir", str(small_index)]
-        done = subprocess.run(words, env=environ, stdout=write, stderr=write, timeout=60, check=False)
+        done = subprocess.run(words, env=environ, stdout=write, stderr=write, timeout=300, check=False)
         os.close(write)
         told = b""
         while piece := read_piece(read):

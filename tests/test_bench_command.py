@@ -30,7 +30,7 @@ def bench(small_index: Path, tmp_path: Path) -> Run:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
         )
 
     return command
@@ -55,11 +55,13 @@ def test_each_number_of_callers_is_measured_once(bench: Run) -> None:
 
 
 def test_more_seconds_are_more_searches(bench: Run) -> None:
-    counts = []
-    for seconds in ("0.001", "1"):
+    def count(seconds: str) -> int:
         report = as_json(bench("--callers", "1", "--seconds", seconds, "--json"))
-        counts.append(report["runs"][0]["searches"])
-    assert counts[0] < counts[1]
+        return int(report["runs"][0]["searches"])
+
+    few = count("0.001")
+    # A second in which the machine stood still holds no searches.
+    assert any(few < count(seconds) for seconds in ("1", "4", "16"))
 
 
 def test_questions_of_a_file_are_asked(bench: Run, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 import tomllib
 import urllib.error
 import urllib.request
@@ -26,7 +27,7 @@ from tests.conftest import ARTICLES, write_jsonl
 from tests.fake_upstream import Reply, Reset, error, raw, says, upstream_in_thread
 from tests.server_process import PROGRAM
 
-TIMEOUT_SECONDS = 60
+TIMEOUT_SECONDS = 300  # for a command that hangs, on the slowest machine
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -274,7 +275,7 @@ def running_demo(tmp_path: Path, *words: str, **more: str) -> Iterator[tuple[str
         yield said, url[1]
     finally:
         demo.terminate()
-        demo.communicate(timeout=20)
+        demo.communicate(timeout=TIMEOUT_SECONDS)
     assert demo.returncode == 0
 
 
@@ -283,13 +284,15 @@ def fetch(url: str, body: dict[str, Any] | None = None) -> Any:
     data = json.dumps(body).encode() if body is not None else None
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    for _ in range(200):
+    ends = time.monotonic() + TIMEOUT_SECONDS
+    while time.monotonic() < ends:
         try:
-            with opener.open(request, timeout=10) as response:
+            with opener.open(request, timeout=TIMEOUT_SECONDS) as response:
                 return json.load(response)
         except urllib.error.HTTPError as error:
             assert error.code == 503
             error.close()
+        time.sleep(0.05)
     raise AssertionError("the index is not ready")
 
 

@@ -86,7 +86,7 @@ def test_look_streams_to_a_terminal_and_says_what_is_void(photo: Path) -> None:
         read, write = pty.openpty()
         words = [sys.executable, str(PROGRAM), "look", str(photo)]
         environ = os.environ | environ_of(upstream)
-        done = subprocess.run(words, env=environ, stdout=write, stderr=write, timeout=60, check=False)
+        done = subprocess.run(words, env=environ, stdout=write, stderr=write, timeout=300, check=False)
         os.close(write)
         told = b""
         while piece := read_piece(read):

@@ -28,7 +28,7 @@ def checkout(tmp_path: Path) -> Path:
 
 def pin(checkout: Path, *words: str) -> subprocess.CompletedProcess[str]:
     run = [sys.executable, str(checkout / "cg_rag.py"), "prompts", "pin", *words]
-    return subprocess.run(run, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(run, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_pin_records_a_changed_prompt_and_check_only_tells(checkout: Path) -> None:

@@ -33,7 +33,7 @@ def verify(small_index: Path, tmp_path: Path) -> Run:
             cwd=tmp_path,
             input=given,
             capture_output=True,
-            timeout=60,
+            timeout=300,
         )
 
     return command

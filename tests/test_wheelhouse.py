@@ -354,7 +354,7 @@ def run_script(script: Path, *words: str, **environ: str) -> subprocess.Complete
         env={"PATH": os.environ["PATH"], "LC_ALL": "C", **environ},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
 
 
@@ -476,7 +476,7 @@ def run_command(*words: str) -> subprocess.CompletedProcess[str]:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
 
 

@@ -18,6 +18,7 @@ from cg_rag.core.upstream import (
     open_session,
 )
 from tests.fake_upstream import FakeUpstream, fake_upstream
+from tests.steady_clock import steady_clock
 
 KEY = "sk-canary-0123456789"
 ASK = ChatRequest([{"role": "user", "content": "脚手架何时验收？请用 JSON 回答。"}])
@@ -32,7 +33,7 @@ class Bench:
 @asynccontextmanager
 async def bench(*replies: Any, **options: Any) -> AsyncIterator[Bench]:
     """A client, its session, and the server that it calls; nothing may be left over at the end."""
-    async with fake_upstream(*replies) as server:
+    async with steady_clock(), fake_upstream(*replies) as server:
         defaults = {"model": "m", "api_key": SecretStr(KEY), "backoff_seconds": 0.01, "timeout_seconds": 10.0}
         settings = UpstreamSettings(**{"endpoint": server.url, **defaults, **options})
         async with open_session(settings) as session:

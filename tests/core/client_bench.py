@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from cg_rag.core.upstream_session import open_session
 from tests.fake_upstream import PATIENCE_SECONDS, FakeUpstream, fake_upstream
+from tests.steady_clock import steady_clock
 
 Client = TypeVar("Client")
 
@@ -25,7 +26,7 @@ async def bench_of(
     make_client: Callable[[Any, Any], Client], make_settings: Callable[[str], Any], *replies: Any
 ) -> AsyncIterator[Bench[Client]]:
     """`make_settings` is handed the server's base URL. No reply may be left over at the end."""
-    async with fake_upstream(*replies) as server:
+    async with steady_clock(), fake_upstream(*replies) as server:
         chosen = make_settings(server.url)
         async with open_session(chosen) as session:
             yield Bench(server, make_client(chosen, session))

@@ -16,6 +16,7 @@ from aiohttp.typedefs import Handler
 
 from cg_rag.core.connection import make_runner
 from cg_rag.core.errors import CgError, error_body
+from tests.steady_clock import steady_clock
 
 PATIENCE_SECONDS = 10.0
 
@@ -64,12 +65,13 @@ async def serve(
     lines: list[str] = []
     defaults = {"header_timeout_seconds": 5.0, "write_timeout_seconds": 5.0, "shutdown_timeout_seconds": 1.0}
     runner = make_runner(app, on_bad_request=lines.append, **{**defaults, **options})
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield Server(runner.addresses[0][1], runner, lines)
-    finally:
-        await runner.cleanup()
+    async with steady_clock():
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            yield Server(runner.addresses[0][1], runner, lines)
+        finally:
+            await runner.cleanup()
 
 
 @dataclass(frozen=True)

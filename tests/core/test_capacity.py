@@ -45,7 +45,7 @@ async def test_waiting_in_vain_is_capacity_exceeded_with_its_details() -> None:
 
 
 async def test_first_come_is_first_served() -> None:
-    limiter = Limiter("retrieval", 1, 5)
+    limiter = Limiter("retrieval", 1, 60)
     order: list[int] = []
 
     async def work(number: int) -> None:
@@ -63,7 +63,7 @@ async def test_first_come_is_first_served() -> None:
 
 
 async def test_large_request_is_not_overtaken_by_small_ones() -> None:
-    limiter = Limiter("request_body", 10, 5)
+    limiter = Limiter("request_body", 10, 60)
     holder = await limiter.take(5)
     large = asyncio.create_task(limiter.take(8))
     await waiting(limiter, 1)
@@ -83,7 +83,7 @@ async def test_request_above_the_whole_is_refused_without_waiting() -> None:
 
 
 async def test_cancelled_waiter_leaves_nothing_and_lets_the_next_one_in() -> None:
-    limiter = Limiter("request_body", 10, 5)
+    limiter = Limiter("request_body", 10, 60)
     holder = await limiter.take(5)
     large = asyncio.create_task(limiter.take(8))
     await waiting(limiter, 1)
@@ -98,7 +98,7 @@ async def test_cancelled_waiter_leaves_nothing_and_lets_the_next_one_in() -> Non
 
 
 async def test_waiter_cancelled_in_the_moment_of_its_turn_gives_the_unit_back() -> None:
-    limiter = Limiter("retrieval", 1, 5)
+    limiter = Limiter("retrieval", 1, 60)
     holder = await limiter.take()
     waiter = asyncio.create_task(limiter.take())
     await waiting(limiter, 1)
@@ -110,7 +110,7 @@ async def test_waiter_cancelled_in_the_moment_of_its_turn_gives_the_unit_back() 
 
 
 async def test_waiter_cancelled_just_before_its_turn_is_passed_over() -> None:
-    limiter = Limiter("retrieval", 1, 5)
+    limiter = Limiter("retrieval", 1, 60)
     holder = await limiter.take()
     waiter = asyncio.create_task(limiter.take())
     await waiting(limiter, 1)
@@ -122,7 +122,7 @@ async def test_waiter_cancelled_just_before_its_turn_is_passed_over() -> None:
 
 
 async def test_who_holds_already_goes_before_who_only_waits() -> None:
-    limiter = Limiter("request_body", 10, 5)
+    limiter = Limiter("request_body", 10, 60)
     holder = await limiter.take(4)
     other = await limiter.take(5)
     newcomer = asyncio.create_task(limiter.take(3))

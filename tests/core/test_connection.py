@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import logging
 import socket
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +14,7 @@ from cg_rag.core.connection import MAX_UNSENT_BYTES, Connection, quiet_accept_er
 from cg_rag.core.errors import CgError
 from cg_rag.core.log import logger
 from tests.core.raw_http import PATIENCE_SECONDS, Client, LogEvents, serve
+from tests.steady_clock import loop_seconds
 
 GET_OK = b"GET /ok HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -149,14 +149,14 @@ async def drip(client: Client, data: bytes) -> None:
 
 async def test_a_connection_that_sends_nothing_or_drips_its_header_is_closed_at_the_deadline() -> None:
     async with serve({"/ok": answer_ok}, header_timeout_seconds=0.3) as server:
+        started = loop_seconds()
         silent, dripping, blank = [await server.connect() for _ in range(3)]
-        started = time.monotonic()
         drips = [
             asyncio.create_task(drip(dripping, b"GET /ok HTTP/1.1\r\nX-Slow: " + b"a" * 1000)),
             asyncio.create_task(drip(blank, b"\r\n" * 500)),
         ]
         assert [await client.closed() for client in (silent, dripping, blank)] == [b""] * 3
-        assert 0.2 < time.monotonic() - started < 5
+        assert 0.2 < loop_seconds() - started < 5
         await asyncio.gather(*drips)
         for client in (silent, dripping, blank):
             await client.close()
@@ -279,13 +279,13 @@ async def test_a_slow_reader_that_takes_something_in_time_gets_everything(log: L
         peer = await connect_with_small_buffer(server.port)
         loop = asyncio.get_running_loop()
         await loop.sock_sendall(peer, GET_OK.replace(b"/ok", b"/large"))
-        started, received = time.monotonic(), 0
+        started, received = loop_seconds(), 0
         while received < size:
             piece = await loop.sock_recv(peer, 65536)
             assert piece, "the server hung up on a reader who was taking its answer"
             received += len(piece)
             await asyncio.sleep(0.03)
-        assert time.monotonic() - started > 0.6, "the reader was too fast to show anything"
+        assert loop_seconds() - started > 0.6, "the reader was too fast to show anything"
         peer.close()
         assert not log.records
 
@@ -359,12 +359,12 @@ async def test_stopping_lets_requests_end_and_cancels_the_rest_after_one_deadlin
             working.clear()
             await client.send(GET_OK.replace(b"/ok", path))
             await working.wait()
-        started = time.monotonic()
+        started = loop_seconds()
         stopping = asyncio.create_task(server.runner.cleanup())
         asyncio.get_running_loop().call_later(0.1, finish.set)
         assert (await short.answer()).status == 200
         await stopping
-        assert 0.9 < time.monotonic() - started < 1.8
+        assert 0.9 < loop_seconds() - started < 1.8
         assert await endless.closed() == b""
         assert outcomes == ["cancelled"]
         for client in (short, endless):

@@ -7,6 +7,7 @@ import gzip
 import json
 import logging
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -57,6 +58,7 @@ from tests.fake_upstream import (
     raw,
     upstream_in_thread,
 )
+from tests.steady_clock import loop_seconds
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 KEY = "sk-canary-0123456789"
@@ -292,8 +294,14 @@ async def test_what_will_not_pass_is_never_tried_again(status: int) -> None:
     assert (failure.status, failure.attempts) == (status, 1)
 
 
+def find_nobody(*_wanted: Any, **_options: Any) -> Any:
+    """What a resolver says; a real one may first look for a network for as long as the call may last."""
+    raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "a" * 63 + ".invalid", "1.2.3.4.5"])
-async def test_a_host_that_cannot_be_found_is_unreachable(host: str) -> None:
+async def test_a_host_that_cannot_be_found_is_unreachable(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "getaddrinfo", find_nobody)
     chosen = settings_for(f"http://{host}/v1", max_attempts=1)
     async with open_session(chosen) as session:
         failure = await failure_of(EmbeddingsClient(chosen, session))
@@ -354,16 +362,16 @@ async def test_a_redirect_is_not_followed() -> None:
 
 async def test_retry_after_is_waited_for_in_full() -> None:
     async with bench(error(429, retry_after="0.3"), good()) as b:
-        start = time.monotonic()
+        start = loop_seconds()
         assert await b.client.embed(TEXTS) == VECTORS
-        assert time.monotonic() - start >= 0.3
+        assert loop_seconds() - start >= 0.3
 
 
 async def test_a_wait_that_the_time_out_cannot_hold_is_not_begun() -> None:
     async with bench(error(429, retry_after="11")) as b:
-        start = time.monotonic()
+        start = loop_seconds()
         assert (await failure_of(b.client)).reason == "rate_limited"
-        assert time.monotonic() - start < 2.0
+        assert loop_seconds() - start < 2.0
 
 
 SLOW: dict[str, Reply] = {
@@ -376,11 +384,11 @@ SLOW: dict[str, Reply] = {
 @pytest.mark.parametrize("slow", SLOW.values(), ids=SLOW.keys())
 async def test_the_time_out_bounds_the_call_with_all_of_its_attempts(slow: Reply) -> None:
     async with bench(error(503, retry_after="0.4"), slow, timeout_seconds=0.6) as b:
-        start = time.monotonic()
+        start = loop_seconds()
         failure = await failure_of(b.client)
         assert isinstance(failure, UpstreamTimeout)
         assert str(failure) == "call_timeout, 2 attempts"
-        assert 0.5 < time.monotonic() - start < 0.95
+        assert 0.5 < loop_seconds() - start < 0.95
         await b.server.until(lambda: b.server.num_disconnects == 1)
 
 
@@ -500,8 +508,15 @@ async def test_inside_of_a_server_the_request_id_goes_along_and_the_loop_goes_on
 
 
 def test_an_interrupt_of_the_waiting_thread_cancels_the_request() -> None:
+    waiting = threading.main_thread().ident or 0
+
     def interrupts(request: Received) -> Reply:
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        # The request can be here before the thread that asked has got so far as to wait for its answer.
+        for _ in range(5000):
+            if sys._current_frames()[waiting].f_code is threading.Condition.wait.__code__:
+                break
+            time.sleep(0.001)
+        signal.pthread_kill(waiting, signal.SIGINT)
         return Reply(before=(Hang(),))
 
     usual = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -525,7 +540,7 @@ async def test_closing_ends_calls_that_go_on_and_refuses_new_ones() -> None:
         await server.until(lambda: len(server.requests) == 2)
         start = time.monotonic()
         await asyncio.gather(*(asyncio.to_thread(embed.close) for _ in range(3)))
-        assert time.monotonic() - start < 2.0
+        assert time.monotonic() - start < 5.0  # what close() promises; it takes milliseconds
         for failure in await asyncio.gather(*calls, return_exceptions=True):
             assert isinstance(failure, UpstreamUnreachable)
         with pytest.raises(UpstreamUnreachable):
@@ -567,7 +582,7 @@ def test_a_program_that_forgets_to_close_ends_all_the_same_and_quietly() -> None
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "2 False\n", "")

@@ -17,7 +17,7 @@ KEY = "canary-key-never-to-be-seen"
 def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("CG_RAG_")}
     command = [sys.executable, str(PROGRAM), "mcp-config", *arguments]
-    return subprocess.run(command, env=clean | environ, capture_output=True, text=True, timeout=30)
+    return subprocess.run(command, env=clean | environ, capture_output=True, text=True, timeout=300)
 
 
 @pytest.mark.parametrize(

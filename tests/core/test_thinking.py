@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cg_rag.core.thinking import Piece, ThinkingSplitter
@@ -143,12 +143,14 @@ def test_text_and_thought_are_preserved(thought: str, answer: str) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(CONTENTS, st.booleans())
+@example("think></think><", False)
 def test_no_letter_outside_of_tags_is_lost(content: str, inside: bool) -> None:
     def letters(text: str) -> list[str]:
         return sorted(text.replace("<think>", "").replace("</think>", "").replace("\n", "").replace(" ", ""))
 
     text, thinking = split(content, may_begin_inside=inside)
-    assert len(letters(text + thinking)) >= len(letters(content))
+    # Each for itself: the end of one and the beginning of the other may look like a tag.
+    assert len(letters(text)) + len(letters(thinking)) >= len(letters(content))
 
 
 def test_hostile_texts_cost_no_more_than_their_length() -> None:
