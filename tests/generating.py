@@ -23,7 +23,7 @@ NO_VECTORS = "  embedding: {provider: none}\n"
 ONE_SECOND = 1.0
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 5.0) -> float:
+def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> float:
     """How long it took."""
     started = time.monotonic()
     while not condition():
@@ -49,7 +49,7 @@ def without_times(payload: Any) -> Any:
 def streaming(
     server: ServerProcess, path: str, body: Any, headers: Mapping[str, str] | None = None
 ) -> Iterator[http.client.HTTPResponse]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
     try:
         sent = {"Content-Type": "application/json", **(headers or {})}
         connection.request("POST", f"/cg-rag{path}/stream", json.dumps(body), sent)
