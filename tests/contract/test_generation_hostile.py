@@ -421,7 +421,9 @@ def test_event_streams_are_read_as_the_vectors_say(size: int) -> None:
 def test_bad_replies_are_named_and_cost_no_memory(
     server: ServerProcess, upstream: FakeUpstream, name: str, reason: str
 ) -> None:
-    reply = Reply(before=((HOSTILE / "upstream-bad" / f"{name}.http").read_bytes(), Hang()))
+    # Some of them are whole answers: without this their connection would be kept for the next question, and hang.
+    told = (HOSTILE / "upstream-bad" / f"{name}.http").read_bytes()
+    reply = Reply(before=(told.replace(b"\r\n", b"\r\nConnection: close\r\n", 1), Hang()))
     before = server.resident_bytes()
     upstream.enqueue(reply)
     answer = server.post("/constrained-generate", GENERATE).json
