@@ -290,9 +290,10 @@ class FakeUpstream:
         goes_on = True
         while goes_on:
             request = await _read_request(reader, begun)
+            # First, so that whoever sees the request does not count its reply among those left.
+            script = self._script.popleft() if self._script else error(500, "nothing enqueued")
             self.requests.append(request)
             self._changed.set()
-            script = self._script.popleft() if self._script else error(500, "nothing enqueued")
             reply = script if isinstance(script, Reply) else script(request)
             gone = asyncio.create_task(reader.read(1))
             try:

@@ -83,8 +83,8 @@ def settle(server: ServerProcess, mark: str) -> int:
     return len(server.lines)
 
 
-def wait_until(condition: Callable[[], bool], timeout: float = 10.0) -> None:
-    """For what the service announces by no event."""
+def wait_until(condition: Callable[[], bool], timeout: float = 20.0) -> None:
+    """For what the service announces by no event. Sooner than what would come by a time-out of the service's own."""
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, "it never came about"
