@@ -847,7 +847,7 @@ def swap_under_load(
             if builds_in(documents) != {name}:
                 wrong.append(("stale", name, documents[0]))
             enough = checked + answers_per_swap
-            wait_until(lambda enough=enough: checked >= enough or bool(wrong), timeout=30)  # type: ignore[misc]
+            wait_until(lambda enough=enough: checked >= enough or bool(wrong), timeout=30)
     finally:
         over.set()
         for caller in callers:
