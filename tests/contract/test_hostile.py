@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import os
 import random
 import re
@@ -29,6 +30,7 @@ from hypothesis import strategies as st
 
 from cg_rag.core.profile import resolve_profile
 from tests.conftest import ARTICLES, PROFILES, StartServer, write_jsonl
+from tests.patience import assert_within
 from tests.server_process import PROGRAM, ServerProcess
 
 RETRIEVE = "/retrieve-rerank"
@@ -81,8 +83,8 @@ def settle(server: ServerProcess, mark: str) -> int:
     return len(server.lines)
 
 
-def wait_until(condition: Callable[[], bool], timeout: float = 10.0) -> None:
-    """For what the service announces by no event."""
+def wait_until(condition: Callable[[], bool], timeout: float = 20.0) -> None:
+    """For what the service announces by no event. Sooner than what would come by a time-out of the service's own."""
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, "it never came about"
@@ -96,13 +98,13 @@ def wait_for_closed(server: ServerProcess, num_open: int) -> None:
 
 @contextmanager
 def health_watch(server: ServerProcess) -> Iterator[list[float]]:
-    """Milliseconds that /health takes meanwhile, on one connection."""
+    """Milliseconds that /health takes meanwhile, on one connection; at least one."""
     taken: list[float] = []
     over = threading.Event()
 
     def watch() -> None:
         with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)) as connection:
-            while not over.is_set():
+            while not taken or not over.is_set():
                 started = time.perf_counter()
                 connection.request("GET", "/cg-rag/health")
                 connection.getresponse().read()
@@ -503,7 +505,7 @@ def test_key_is_in_no_output_of_the_service_and_its_commands(
     start_server: StartServer, small_index: Path, tmp_path: Path
 ) -> None:
     server = start_server(
-        f"  server: {{api_keys: {{phone: {KEY}}}, body_idle_timeout_seconds: 0.2}}\n  log: {{level: DEBUG}}\n"
+        f"  server: {{api_keys: {{phone: {KEY}}}, body_idle_timeout_seconds: 1}}\n  log: {{level: DEBUG}}\n"
     )
     server.wait_ready()
     seen = []
@@ -521,12 +523,12 @@ def test_key_is_in_no_output_of_the_service_and_its_commands(
     environ = {**os.environ, "CG_RAG_SERVER_API_KEYS": f"phone={KEY}", "CG_RAG_INDEX_DIR": str(small_index)}
     for command in (["config", "check"], ["doctor", "--json"]):
         ran = subprocess.run(
-            [sys.executable, str(PROGRAM), *command], env=environ, capture_output=True, timeout=30
+            [sys.executable, str(PROGRAM), *command], env=environ, capture_output=True, timeout=120
         )
         seen += [ran.stdout, ran.stderr]
     environ["CG_RAG_SERVER_API_KEYS"] = f"{KEY}=short"
     broken = subprocess.run(
-        [sys.executable, str(PROGRAM), "config", "check"], env=environ, capture_output=True, timeout=30
+        [sys.executable, str(PROGRAM), "config", "check"], env=environ, capture_output=True, timeout=120
     )
     assert broken.returncode == 2
     for output in (*seen, slow, server.raw_log, broken.stdout, broken.stderr):
@@ -549,28 +551,49 @@ def test_slow_headers_and_slow_bodies_are_closed_while_health_answers(start_serv
     server = start_server("  server: {header_timeout_seconds: 0.5, body_idle_timeout_seconds: 0.5}\n")
     server.wait_ready()
     base = server.num_open_files()
-    started = time.monotonic()
-    headers = [server.connect() for _ in range(25)]
-    bodies = [server.connect() for _ in range(25)]
-    for connection in headers:
-        connection.sendall(GET + b"X-A: ")
-    for connection in bodies:
-        connection.sendall(HEAD + b"Content-Length: 50\r\n\r\n{")
-    with health_watch(server) as taken:
-        assert [read_to_end(connection) for connection in headers] == [b""] * 25
-        assert {status_of(read_to_end(connection)) for connection in bodies} == {408}
-    assert 0.4 < time.monotonic() - started < 5
-    assert sorted(taken)[len(taken) // 2] < 100
-    for connection in (*headers, *bodies):
-        connection.close()
+
+    def open_slowly(sent: bytes, num_connections: int) -> list[socket.socket]:
+        """Each sends at once: one that waits for its turn is a slow header, whatever it sends then."""
+        connections = []
+        for _ in range(num_connections):
+            connections.append(server.connect())
+            with suppress(ConnectionError):
+                connections[-1].sendall(sent)
+        return connections
+
+    def wait_until_closed() -> float:
+        started = time.monotonic()
+        headers = open_slowly(GET + b"X-A: ", 25)
+        bodies = open_slowly(HEAD + b"Content-Length: 50\r\n\r\n{", 25)
+        with health_watch(server) as taken:
+            assert [read_to_end(connection) for connection in headers] == [b""] * 25
+            answers = [read_to_end(connection) for connection in bodies]
+        ended = time.monotonic()
+        for connection in (*headers, *bodies):
+            connection.close()
+        assert ended - started > 0.4
+        # Closed without a word: half a second went by between its connection and what it sent.
+        told = {status_of(answer) for answer in answers if answer}
+        is_undisturbed = b"" not in answers and sorted(taken)[len(taken) // 2] < 100
+        assert told <= {408}
+        return ended - started if is_undisturbed else math.inf
+
+    assert_within(5, wait_until_closed)
     wait_for_closed(server, base)
-    assert server.get("/health").json["capacity"]["request_body"]["in_use"] == 0
+    wait_until(lambda: server.get("/health").json["capacity"]["request_body"]["in_use"] == 0)
 
 
 def test_half_a_header_behind_a_whole_request_has_the_same_deadline(start_server: StartServer) -> None:
     server = start_server("  server: {header_timeout_seconds: 0.3}\n")
     server.wait_ready()
-    assert status_of(exchange(server, GET + b"\r\n" + GET[:20], timeout=1.5)) == 200
+
+    def wait_until_closed() -> float:
+        started = time.monotonic()
+        answer = exchange(server, GET + b"\r\n" + GET[:20])
+        # Nothing at all: the deadline went by before the request was sent.
+        return time.monotonic() - started if answer and status_of(answer) == 200 else math.inf
+
+    assert_within(1.5, wait_until_closed)
 
 
 LARGE_ANSWER = 200
@@ -609,13 +632,14 @@ def test_readers_that_take_nothing_are_dropped_and_hold_no_slot(
 ) -> None:
     server = start_server("  server: {write_timeout_seconds: 0.5}\n", index_dir=large_index)
     server.wait_ready()
-    assert len(server.post(RETRIEVE, {"query": "脚手架验收", "topk": LARGE_ANSWER}).body) > 3_000_000
     base = server.num_open_files()
     readers = [connect_with_small_window(server) for _ in range(6)]
     for reader in readers:
         reader.sendall(ask_bytes("脚手架验收", LARGE_ANSWER))
     for _ in readers:
-        server.wait_event("request", status=200)
+        # Not asked for before and read: half a second in which this process does nothing would be a reader dropped.
+        line = server.wait_event("request", status=200, path="/cg-rag" + RETRIEVE)
+        assert line["bytes_out"] > 3_000_000
     assert server.get("/health").json["capacity"]["retrieval"]["in_use"] == 0
     for _ in readers:
         assert server.wait_event("reader_dropped")["unsent_bytes"] > 0
@@ -626,7 +650,8 @@ def test_readers_that_take_nothing_are_dropped_and_hold_no_slot(
 
 
 def abort_at_random_points(server: ServerProcess, num_clients: int, requests: Sequence[bytes]) -> int:
-    """Clients that send a part, take a little or nothing, and go, half of them by RST. Returns the log lines made."""
+    """Clients that send a part, take a little or nothing, and go, half of them by RST. Returns the log lines made,
+    those of /health aside: how often it is asked depends on what else the machine does."""
     chance = random.Random(7)
     before = settle(server, "before-aborts")
     base = server.num_open_files()
@@ -646,9 +671,10 @@ def abort_at_random_points(server: ServerProcess, num_clients: int, requests: Se
         capacity = server.get("/health").json["capacity"]
         return not any(limiter["in_use"] + limiter["waiting"] for limiter in capacity.values())
 
-    wait_until(is_free, timeout=5.0)
+    wait_until(is_free)
     wait_for_closed(server, base)
-    return settle(server, "after-aborts") - before - 2
+    lines = server.lines[before : settle(server, "after-aborts") - 1]
+    return sum(line.get("path") != "/cg-rag/health" for line in lines)
 
 
 def test_clients_that_go_leave_nothing_but_at_most_one_line_each(
@@ -673,11 +699,14 @@ def test_health_answers_while_two_mebibytes_of_50_000_values_are_read(server: Se
     values = b",".join([b'"' + b"y" * 36 + b'"'] * 49_990)
     body = b'{"query":"a","x":[' + values + b"]}"
     assert 1_900_000 < len(body) < 2_097_152
-    with health_watch(server) as taken:
-        for _ in range(8):
+    longest = []
+    for _ in range(9):
+        with health_watch(server) as taken:
             assert server.request("POST", RETRIEVE, body).status == 200
-    # Several times what was measured (7 ms), so that a busy machine does not fail it.
-    assert max(taken) < 100
+        longest.append(max(taken))
+    # Several times what was measured (7 ms), and of most of the bodies: a machine that stands still for a moment makes
+    # one or two of them worse, a loop that is held makes all.
+    assert sorted(longest)[len(longest) // 2] < 100
 
 
 def ask_all(server: ServerProcess, queries: Sequence[str], workers: int) -> list[Any]:
@@ -705,7 +734,7 @@ def mixed_queries(number: int) -> list[str]:
 
 def test_32_callers_at_once_get_what_each_would_get_alone(start_server: StartServer) -> None:
     queries = mixed_queries(240)
-    settings_text = "  cache: {max_bytes: 0}\n"
+    settings_text = "  cache: {max_bytes: 0}\n  capacity: {wait_timeout_seconds: 60}\n"
     crowded, quiet = start_server(settings_text), start_server(settings_text)
     crowded.wait_ready()
     quiet.wait_ready()
@@ -738,6 +767,9 @@ class TwoBuilds:
             build_index([SourceSpec(source, "codes", ())], self.index_dir, None)
             self.pointers[name] = (self.index_dir / "current").read_bytes()
 
+    def fingerprint_of(self, name: str) -> str:
+        return self.pointers[name].decode().strip()
+
     def point_to(self, name: str) -> None:
         self.write_pointer(self.pointers[name])
 
@@ -763,7 +795,7 @@ class CarriedBuilds(TwoBuilds):
         from cg_rag.index.transfer import install_archive, roll_back
 
         self._swaps += 1
-        fingerprint = self.pointers[name].decode().strip()
+        fingerprint = self.fingerprint_of(name)
         if self._swaps % 3 == 0:
             assert roll_back(self.index_dir).now == fingerprint
             return
@@ -776,8 +808,13 @@ def builds_in(documents: Sequence[dict[str, Any]]) -> set[str]:
     return {"left" if "left" in document["law_name"] else "right" for document in documents}
 
 
-def swap_under_load(server: ServerProcess, builds: TwoBuilds, num_swaps: int) -> int:
-    """Swaps the two builds while four callers ask. Returns how many answers were checked."""
+def swap_under_load(
+    server: ServerProcess, builds: TwoBuilds, num_swaps: int, answers_per_swap: int = 10
+) -> int:
+    """Swaps the two builds while four callers ask, `answers_per_swap` or more each time. Returns how many answers were
+    checked."""
+    settle(server, "before-swaps")
+    server.forget_event("index_loaded")
     over = threading.Event()
     wrong: list[Any] = []
     by_fingerprint: dict[str, set[str]] = {}
@@ -800,17 +837,21 @@ def swap_under_load(server: ServerProcess, builds: TwoBuilds, num_swaps: int) ->
     callers = [threading.Thread(target=ask, args=(seed,)) for seed in range(4)]
     for caller in callers:
         caller.start()
-    for number in range(num_swaps):
-        name = ("left", "right")[number % 2]
-        builds.point_to(name)
-        server.wait_event("index_loaded", state="ready")
-        # Asked before, on this build and on the other one: what the cache holds is of the right build.
-        documents = server.post(RETRIEVE, {"query": "脚手架验收 5", "topk": 3}).json["retrieval_docs"]
-        if builds_in(documents) != {name}:
-            wrong.append(("stale", name, documents[0]))
-    over.set()
-    for caller in callers:
-        caller.join()
+    try:
+        for number in range(num_swaps):
+            name = ("left", "right")[number % 2]
+            builds.point_to(name)
+            server.wait_event("index_loaded", state="ready", fingerprint=builds.fingerprint_of(name))
+            # Asked before, on this build and on the other one: what the cache holds is of the right build.
+            documents = server.post(RETRIEVE, {"query": "脚手架验收 5", "topk": 3}).json["retrieval_docs"]
+            if builds_in(documents) != {name}:
+                wrong.append(("stale", name, documents[0]))
+            enough = checked + answers_per_swap
+            wait_until(lambda enough=enough: checked >= enough or bool(wrong), timeout=30)
+    finally:
+        over.set()
+        for caller in callers:
+            caller.join()
     assert wrong == []
     assert all(len(found) == 1 for found in by_fingerprint.values())
     return checked
@@ -831,7 +872,7 @@ def swapped(start_server: StartServer, two_builds: TwoBuilds) -> ServerProcess:
 def test_swapping_the_index_is_never_an_error_a_mixture_or_a_stale_answer(
     swapped: ServerProcess, two_builds: TwoBuilds
 ) -> None:
-    assert swap_under_load(swapped, two_builds, 12) > 100
+    assert swap_under_load(swapped, two_builds, 12) >= 120
 
 
 def test_installing_and_rolling_back_archives_is_never_an_error_a_mixture_or_a_stale_answer(
@@ -840,8 +881,7 @@ def test_installing_and_rolling_back_archives_is_never_an_error_a_mixture_or_a_s
     builds = CarriedBuilds(tmp_path)
     server = start_server(index_dir=builds.index_dir)
     server.wait_ready()
-    # Enough that the swaps met questions; how many there are depends on what else the machine does.
-    assert swap_under_load(server, builds, 12) > 20
+    assert swap_under_load(server, builds, 12) >= 120
 
 
 def test_broken_pointer_leaves_the_service_as_it_was_until_it_is_repaired(
@@ -919,10 +959,20 @@ def test_newer_index_that_could_not_be_opened_is_opened_when_there_is_room_again
     builds = TwoBuilds(tmp_path)
     server = start_server(index_dir=builds.index_dir)
     server.wait_ready()
-    with open_file_limit(server, server.num_open_files() + 3):
-        builds.point_to("left")
-        server.wait_event("index_fault")
-    server.wait_event("index_loaded", timeout=1.5, state="ready")
+
+    def make_room_again() -> float:
+        with open_file_limit(server, server.num_open_files() + 3):
+            builds.point_to("left")
+            server.wait_event("index_fault")
+        started = time.monotonic()
+        server.wait_event("index_loaded", state="ready", fingerprint=builds.fingerprint_of("left"))
+        taken = time.monotonic() - started
+        builds.point_to("right")
+        server.wait_event("index_loaded", state="ready", fingerprint=builds.fingerprint_of("right"))
+        return taken
+
+    # It is looked at again after a second, then ever more rarely.
+    assert_within(1.5, make_room_again)
 
 
 async def test_fingerprint_and_articles_of_an_answer_are_of_one_build_whenever_the_index_changes(
@@ -1007,48 +1057,60 @@ def open_half_a_body(server: ServerProcess) -> socket.socket:
 
 
 def test_sigterm_ends_at_once_when_nobody_is_being_answered(start_server: StartServer) -> None:
-    server = start_server()
-    server.wait_ready()
-    idle = [server.connect() for _ in range(30)]
-    for connection in idle[:20]:
-        connection.sendall(GET + b"\r\n")
-        assert connection.recv(65536)
-    idle[-1].sendall(GET)
-    started = time.monotonic()
-    server.signal()
-    assert server.wait_exit(10) == 0
-    assert time.monotonic() - started < 3
-    for connection in idle:
-        connection.close()
-    assert [line["event"] for line in server.lines][-2:] == ["stopping", "stopped"]
+    def stop() -> float:
+        server = start_server()
+        server.wait_ready()
+        idle = [server.connect() for _ in range(30)]
+        for connection in idle[:20]:
+            connection.sendall(GET + b"\r\n")
+            assert connection.recv(65536)
+        idle[-1].sendall(GET)
+        started = time.monotonic()
+        server.signal()
+        assert server.wait_exit() == 0
+        taken = time.monotonic() - started
+        for connection in idle:
+            connection.close()
+        assert [line["event"] for line in server.lines][-2:] == ["stopping", "stopped"]
+        return taken
+
+    assert_within(3, stop)
+
+
+def is_listening(server: ServerProcess) -> bool:
+    """Asked of the kernel: a connection would be a caller, and one that is still in the queue when the port closes is
+    neither let in nor refused but reset."""
+    rows = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    return any(row.split()[1].endswith(f":{server.port:04X}") and row.split()[3] == "0A" for row in rows)
 
 
 def test_second_sigterm_does_not_wait_and_no_new_caller_is_let_in(start_server: StartServer) -> None:
-    server = start_server()
-    server.wait_ready()
-    with open_half_a_body(server):
-        server.signal()
-        server.wait_event("stopping")
+    def stop_twice() -> float:
+        """Seconds that each of the two took, whichever took longer."""
+        server = start_server()
+        server.wait_ready()
+        with open_half_a_body(server):
+            started = time.monotonic()
+            server.signal()
+            server.wait_event("stopping")
+            wait_until(lambda: not is_listening(server))
+            closing_took = time.monotonic() - started
+            with pytest.raises(ConnectionRefusedError):
+                server.connect()
+            assert server.process.poll() is None
+            started = time.monotonic()
+            server.signal()
+            assert server.wait_exit() == 1
+            ending_took = time.monotonic() - started
+        assert "stopped_at_once" in [line["event"] for line in server.lines]
+        assert not any("traceback" in line or line["event"] == "not_json" for line in server.lines)
+        return max(closing_took, ending_took)
 
-        def is_refused() -> bool:
-            try:
-                server.connect().close()
-            except ConnectionRefusedError:
-                return True
-            return False
-
-        wait_until(is_refused, timeout=1.0)
-        assert server.process.poll() is None
-        started = time.monotonic()
-        server.signal()
-        assert server.wait_exit(10) == 1
-        assert time.monotonic() - started < 1.5
-    assert "stopped_at_once" in [line["event"] for line in server.lines]
-    assert not any("traceback" in line or line["event"] == "not_json" for line in server.lines)
+    assert_within(1.5, stop_twice)
 
 
 def test_request_whose_body_is_under_way_at_sigterm_is_answered(start_server: StartServer) -> None:
-    server = start_server("  server: {body_idle_timeout_seconds: 1}\n")
+    server = start_server()
     server.wait_ready()
     with open_half_a_body(server) as connection:
         server.signal()
@@ -1056,14 +1118,8 @@ def test_request_whose_body_is_under_way_at_sigterm_is_answered(start_server: St
         wait_until(lambda: not is_listening(server))
         connection.sendall(QUESTION[1:])
         answer = read_to_end(connection)
-    assert server.wait_exit(10) == 0
+    assert server.wait_exit() == 0
     assert status_of(answer) == 200
-
-
-def is_listening(server: ServerProcess) -> bool:
-    """Asked of the kernel: a connection would be a caller."""
-    rows = Path("/proc/net/tcp").read_text().splitlines()[1:]
-    return any(row.split()[1].endswith(f":{server.port:04X}") and row.split()[3] == "0A" for row in rows)
 
 
 def test_sigterm_under_load_ends_well_and_quickly(start_server: StartServer) -> None:
@@ -1081,9 +1137,9 @@ def test_sigterm_under_load_ends_well_and_quickly(start_server: StartServer) -> 
     callers = [threading.Thread(target=ask, args=(seed,)) for seed in range(8)]
     for caller in callers:
         caller.start()
-    wait_until(lambda: len(answered) > 50)
+    wait_until(lambda: len(answered) > 50, timeout=30)
     server.signal()
-    assert server.wait_exit(10) == 0
+    assert server.wait_exit() == 0
     for caller in callers:
         caller.join()
     assert set(answered) == {200}
@@ -1091,15 +1147,24 @@ def test_sigterm_under_load_ends_well_and_quickly(start_server: StartServer) -> 
 
 
 def test_killed_service_starts_again_without_any_care(start_server: StartServer) -> None:
-    first = start_server()
-    first.wait_ready()
-    first.signal(signal.SIGKILL)
-    assert first.wait_exit() == -signal.SIGKILL
-    started = time.monotonic()
-    second = start_server()
-    second.wait_ready()
-    assert time.monotonic() - started < 5
-    assert second.post(RETRIEVE, {"query": "脚手架"}).status == 200
+    def start() -> tuple[ServerProcess, float]:
+        started = time.monotonic()
+        server = start_server()
+        server.wait_ready()
+        return server, time.monotonic() - started
+
+    last, usual_seconds = start()
+
+    def kill_and_start() -> float:
+        nonlocal last
+        last.signal(signal.SIGKILL)
+        assert last.wait_exit() == -signal.SIGKILL
+        last, taken = start()
+        assert last.post(RETRIEVE, {"query": "脚手架"}).status == 200
+        return taken
+
+    # Five seconds on a machine that is as fast as usual; a slower one was slow the first time as well.
+    assert_within(max(5.0, 3 * usual_seconds), kill_and_start)
 
 
 def test_taken_port_is_told_in_one_sentence(server: ServerProcess, small_index: Path, tmp_path: Path) -> None:
@@ -1109,7 +1174,7 @@ def test_taken_port_is_told_in_one_sentence(server: ServerProcess, small_index: 
         [sys.executable, str(PROGRAM), "serve", "--config", str(config), "--port", str(server.port)],
         capture_output=True,
         text=True,
-        timeout=20,  # it does not try for ever
+        timeout=120,  # it does not try for ever
     )
     assert ran.returncode == 1
     assert f"无法监听 127.0.0.1:{server.port}" in ran.stderr.splitlines()[-1]

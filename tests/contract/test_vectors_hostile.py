@@ -5,7 +5,9 @@ test_vectors_soak.py."""
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+import math
 import os
 import re
 import shutil
@@ -35,6 +37,7 @@ from cg_rag.modes.services import make_embedder
 from tests.conftest import ARTICLES, StartServer, write_jsonl
 from tests.fake_upstream import Hang, Received, Reply, Script, Wait, error, raw, upstream_in_thread
 from tests.onnx_fixtures import HIDDEN, VOCABULARY, edit_settings, make_bert, write_folder
+from tests.patience import assert_within
 from tests.server_process import Answer, ServerProcess
 from tests.toy_embedder import ToyModel, toy_embedder
 
@@ -63,7 +66,7 @@ def warned(answer: Answer) -> bool:
     return any(BY_WORDS in warning for warning in answer.json["warnings"])
 
 
-def wait_until(condition: Callable[[], bool], timeout: float = 10.0) -> None:
+def wait_until(condition: Callable[[], bool], timeout: float = 30.0) -> None:
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, "it never came about"
@@ -556,7 +559,7 @@ def test_model_exchanged_in_its_folder_together_with_the_index_is_taken_by_itsel
     edit_settings(model_copy, query_template="x: {text}")
     build(index_copy.parent, OnnxEmbedder(model_copy))
     server.wait_event("index_loaded")
-    wait_until(lambda: server.get("/health").json["index"]["state"] == "ready", timeout=3)
+    wait_until(lambda: server.get("/health").json["index"]["state"] == "ready")
 
 
 def test_scope_that_is_searched_by_words_works_without_the_model_also_when_nothing_degrades(
@@ -609,29 +612,47 @@ def slots_in_use(server: ServerProcess) -> int:
     return int(server.get("/health").json["capacity"]["retrieval"]["in_use"])
 
 
-def ask_and_leave(server: ServerProcess, query: str, when: Callable[[], bool]) -> None:
+def ask_and_leave(
+    server: ServerProcess, query: str, when: Callable[[], bool], patience_seconds: float = 30.0
+) -> None:
     """Leaves when `when` says so."""
     body = json.dumps({"query": query}).encode()
     head = b"POST /cg-rag/retrieve-rerank HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
     with server.connect() as connection:
         connection.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
-        wait_until(when)
+        wait_until(when, patience_seconds)
 
 
 def test_slow_model_fills_its_places_and_no_more_and_health_stays_quick(slow_server: ServerProcess) -> None:
-    wait_until(lambda: slots_in_use(slow_server) == 0)
-    with ThreadPoolExecutor(2) as callers:
-        under_way = [callers.submit(ask, slow_server, query) for query in ("灭火器", "动火证")]
-        wait_until(lambda: slots_in_use(slow_server) == 2)
-        refused = ask(slow_server, "排水沟")
+    tries = itertools.count()
+
+    def fill() -> float:
+        """What /health takes meanwhile, in the middle; infinite when one of the two questions had ended before the third
+        came."""
+        number = next(tries)
+        wait_until(lambda: slots_in_use(slow_server) == 0)
+        with ThreadPoolExecutor(2) as callers:
+            under_way = [
+                callers.submit(ask, slow_server, f"{query}{number}") for query in ("灭火器", "动火证")
+            ]
+
+            def has_ended() -> bool:
+                return any(future.done() for future in under_way)
+
+            wait_until(lambda: has_ended() or slots_in_use(slow_server) == 2)
+            refused = ask(slow_server, f"排水沟{number}")
+            taken = []
+            while not has_ended():
+                started = time.perf_counter()
+                assert slow_server.get("/health").status == 200
+                taken.append(time.perf_counter() - started)
+            assert [future.result().status for future in under_way] == [200, 200]
+        if refused.status == 200 or not taken:
+            return math.inf
         assert (refused.status, refused.code) == (429, "capacity.exceeded")
-        taken = []
-        while slots_in_use(slow_server):
-            started = time.perf_counter()
-            assert slow_server.get("/health").status == 200
-            taken.append(time.perf_counter() - started)
-        assert sorted(taken)[len(taken) // 2] < 0.05
-        assert [future.result().status for future in under_way] == [200, 200]
+        return sorted(taken)[len(taken) // 2]
+
+    assert_within(0.05, fill, tries=10)
 
 
 def test_caller_that_leaves_stops_the_model_and_frees_the_place(slow_server: ServerProcess) -> None:
@@ -639,10 +660,19 @@ def test_caller_that_leaves_stops_the_model_and_frees_the_place(slow_server: Ser
     started = time.monotonic()
     ask(slow_server, "登高作业")
     alone = time.monotonic() - started
-    ask_and_leave(slow_server, "起重吊装", lambda: slots_in_use(slow_server) > 0)
-    left = time.monotonic()
-    wait_until(lambda: slots_in_use(slow_server) == 0)
-    assert time.monotonic() - left < alone / 2
+    tries = itertools.count()
+
+    def leave() -> float:
+        query = f"起重吊装{next(tries)}"
+        try:
+            ask_and_leave(slow_server, query, lambda: slots_in_use(slow_server) > 0, 3 * alone)
+        except AssertionError:
+            return math.inf  # it had ended before anybody looked
+        left = time.monotonic()
+        wait_until(lambda: slots_in_use(slow_server) == 0)
+        return time.monotonic() - left
+
+    assert_within(alone / 2, leave, tries=10)
 
 
 # --- an embeddings endpoint ------------------------------------------------------------------------------------------
@@ -706,12 +736,13 @@ def endpoint() -> Iterator[Any]:
 
 
 OPENED: list[Embedder] = []
+ENDPOINT_SECONDS = 1.0
 
 
 def embedder_at(url: str, folder: Path) -> Embedder:
     """The embedder that a service with these settings has."""
     config = folder / "config.yaml"
-    config.write_text("cg_rag:\n" + http_settings(url, 1.0), "utf-8")
+    config.write_text("cg_rag:\n" + http_settings(url, ENDPOINT_SECONDS), "utf-8")
     embedder = make_embedder(load(config, {}).settings)
     assert embedder is not None
     OPENED.append(embedder)
@@ -727,15 +758,32 @@ def test_failing_endpoint_fails_as_a_model_does_in_time_and_tells_no_secret(
     endpoint: Any, tmp_path: Path, failure: str
 ) -> None:
     embedder = embedder_at(endpoint.url, tmp_path)
-    endpoint.enqueue(*[FAILURES[failure]] * 4)
-    started = time.monotonic()
-    with pytest.raises(ModelFailed) as failed:
-        embedder.embed_query("灭火器")
-    assert time.monotonic() - started < 5  # tries included: the limit is for all of them
-    endpoint._script.clear()
-    assert not re.search(f"canary-key|secret-prompt|{endpoint.port}", str(failed.value))
-    endpoint.enqueue(in_order)
-    assert embedder.embed_query("灭火器").shape == (8,)
+
+    def fail() -> float:
+        endpoint.enqueue(*[FAILURES[failure]] * 4)
+        started = time.monotonic()
+        with pytest.raises(ModelFailed) as failed:
+            embedder.embed_query("灭火器")
+        taken = time.monotonic() - started
+        endpoint.forget()
+        assert not re.search(f"canary-key|secret-prompt|{endpoint.port}", str(failed.value))
+        return taken
+
+    assert_within(5, fail)  # tries included: the limit is for all of them
+    # More than one: a try that was given up may reach the endpoint only now.
+    endpoint.enqueue(*[in_order] * 20)
+    assert answers_in_time(embedder).shape == (8,)
+    endpoint.forget()
+
+
+def answers_in_time(embedder: Embedder) -> Any:
+    """A vector of a working endpoint; asked for again where not the endpoint but the machine took all of the time."""
+    for _ in range(4):
+        started = time.monotonic()
+        with suppress(ModelFailed):
+            return embedder.embed_query("灭火器")
+        assert time.monotonic() - started >= ENDPOINT_SECONDS
+    return embedder.embed_query("灭火器")
 
 
 @pytest.mark.parametrize("degrade", [True, False])
@@ -746,20 +794,20 @@ def test_service_whose_endpoint_fails_degrades_or_fails_as_configured_and_uses_w
     server.wait_ready()
     endpoint.enqueue(*[Reply([], before=[Hang()])] * 4)
     answer = ask(server, "灭火器")
-    endpoint._script.clear()
+    endpoint.forget()
     if degrade:
         assert answer.status == 200
         assert warned(answer)
     else:
         assert (answer.status, answer.code) == (502, "retrieval.failed")
-    endpoint.enqueue(*[in_order] * 500)
+    endpoint.enqueue(*[in_order] * 5000)
 
     def works() -> bool:
         answer = ask(server, "灭火器")
         return answer.status == 200 and not warned(answer) and not answer.json["cache"]["hit"]
 
     wait_until(works)
-    endpoint._script.clear()
+    endpoint.forget()
     assert "canary-key" not in server.raw_log.decode()
 
 
@@ -769,11 +817,11 @@ def test_caller_that_leaves_does_not_switch_the_endpoint_off_for_others(
     server = start_server(http_settings(endpoint.url, 5), index_dir=toy_index)
     server.wait_ready()
     endpoint.enqueue(Reply([], before=[Hang()]))
-    ask_and_leave(server, "灭火器", lambda: not endpoint._script)
+    ask_and_leave(server, "灭火器", lambda: endpoint.num_left == 0)
     wait_until(lambda: slots_in_use(server) == 0)
     endpoint.enqueue(*[in_order] * 2)
     answer = ask(server, "排水沟")
-    endpoint._script.clear()
+    endpoint.forget()
     assert not warned(answer)
 
 
@@ -781,16 +829,21 @@ def test_endpoint_that_hangs_costs_nobody_more_than_its_time_limit(
     start_server: StartServer, endpoint: Any, toy_index: Path
 ) -> None:
     callers = 5 * (os.cpu_count() or 1)
-    server = start_server(http_settings(endpoint.url, 0.4, capacity=callers), index_dir=toy_index)
-    server.wait_ready()
-    endpoint.enqueue(*[Reply([], before=[Hang()])] * callers * 4)
 
-    def timed(number: int) -> float:
-        started = time.monotonic()
-        assert warned(ask(server, f"灭火器{number}"))
-        return time.monotonic() - started
+    def longest() -> float:
+        # A service of its own each time: one whose endpoint has just failed does not ask it.
+        server = start_server(http_settings(endpoint.url, 0.4, capacity=callers), index_dir=toy_index)
+        server.wait_ready()
+        endpoint.enqueue(*[Reply([], before=[Hang()])] * callers * 4)
 
-    with ThreadPoolExecutor(callers) as executor:
-        taken = list(executor.map(timed, range(callers)))
-    endpoint._script.clear()
-    assert max(taken) < 2 * 0.4 + 0.6
+        def timed(number: int) -> float:
+            started = time.monotonic()
+            assert warned(ask(server, f"灭火器{number}"))
+            return time.monotonic() - started
+
+        with ThreadPoolExecutor(callers) as executor:
+            taken = list(executor.map(timed, range(callers)))
+        endpoint.forget()
+        return max(taken)
+
+    assert_within(2 * 0.4 + 0.6, longest)
