@@ -98,24 +98,28 @@ def test_20000_characters_are_taken_however_they_are_written(
 
 def test_texts_full_of_citations_do_not_hold_the_others_up(server: ServerProcess) -> None:
     text = ("样例安全法第1、2、3、4、5、6、7、8、9条；" * 2000)[:20_000]
-    done = threading.Event()
+    over = threading.Event()
+    texts: list[float] = []
 
     def send() -> None:
-        for _ in range(2):
+        while not over.is_set():
+            started = time.perf_counter()
             verify(server, text)
-        done.set()
+            texts.append(time.perf_counter() - started)
 
     sender = threading.Thread(target=send)
     sender.start()
-    waits = []
-    while not done.is_set():
-        started = time.perf_counter()
-        assert server.get("/health").status == 200
-        waits.append(time.perf_counter() - started)
-    sender.join()
-    # Alone each text takes hundreds of milliseconds; on the loop itself health would wait for all of it.
-    assert len(waits) > 3
-    assert statistics.median(waits) < 0.1
+    waits: list[float] = []
+    try:
+        while len(waits) < 30 or not texts:
+            started = time.perf_counter()
+            assert server.get("/health").status == 200
+            waits.append(time.perf_counter() - started)
+    finally:
+        over.set()
+        sender.join()
+    # Each text takes hundreds of milliseconds; on the loop itself health would wait for all of it.
+    assert statistics.median(waits) < statistics.median(texts) / 4
 
 
 def test_without_an_index_it_is_not_ready(
