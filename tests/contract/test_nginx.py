@@ -105,7 +105,7 @@ def test_a_body_larger_than_what_nginx_takes_by_itself_reaches_the_service(
     proxy: Proxied, upstream: FakeUpstream
 ) -> None:
     upstream.enqueue(says('{"indices":[1]}'))
-    answer = proxy.post("/rag", {"query": "a", "x": "y" * 1_900_000})  # type: ignore[misc]
-    assert (answer.status, answer.json["ok"]) == (200, True)
+    answer = proxy.post("/rag", RAG | {"x": "y" * 1_900_000})  # type: ignore[misc]
+    assert (answer.status, answer.json["ok"], upstream.num_left) == (200, True, 0)
     refused = proxy.post("/rag", {"query": "a", "x": "y" * 5_000_000})  # type: ignore[misc]
     assert (refused.status, refused.code) == (413, "payload_too_large")

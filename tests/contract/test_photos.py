@@ -33,6 +33,7 @@ def unconfigured(start_server: StartServer) -> ServerProcess:
 
 def test_a_large_picture_arrives_byte_for_byte_with_its_length_declared(service: Service) -> None:
     picture = jpeg(size=3_000_000, exif=tiff_orientation(8))
+    service.upstream.forget()
     service.upstream.enqueue(says("看到了"))
     lines = base64.encodebytes(picture).decode()
     body = json.dumps({"images": [{"data": lines}], "question": "图里有什么？"}).replace("/", "\\/")
@@ -104,6 +105,7 @@ def test_a_photo_route_takes_more_than_the_others_and_not_more_than_may_be_in_fl
     service: Service, unconfigured: ServerProcess
 ) -> None:
     large = json.dumps({"images": [PICTURE], "question": PLAIN_QUESTION, "padding": "A" * 3_000_000})
+    service.upstream.forget()
     service.upstream.enqueue(says("好"))
     assert service.server.post("/vision/answer", large).status == 200
     for server, size, limit in (
