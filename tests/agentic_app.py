@@ -10,14 +10,18 @@ import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import aiohttp
 from aiohttp import web
 
+from cg_rag.core.budget import Budget
 from cg_rag.core.config import load
 from cg_rag.core.connection import make_runner
+from cg_rag.modes import vision_intake
 from cg_rag.modes.http_app import build_app
 from cg_rag.modes.services import Services, make_services
 from cg_rag.modes.upstreams import Upstream
@@ -25,6 +29,7 @@ from tests.agentic_scenarios import PICTURE, Scenario
 from tests.conftest import PROFILES
 from tests.fake_upstream import FakeUpstream
 from tests.sse_checker import StreamChecker
+from tests.steady_clock import loop_seconds, steady_clock
 
 REQUEST_ID = "req-golden"
 
@@ -53,11 +58,14 @@ class App:
 async def agentic_app(
     folder: Path, index_dir: Path, scenario: Scenario, more: str = "", **vision: Any
 ) -> AsyncIterator[App]:
-    """Ready to be asked; the model says what the scenario has it say. `vision` are settings of that section."""
+    """Ready to be asked; the model says what the scenario has it say. `vision` are settings of that section.
+
+    All time-outs and budgets, of the service and of the test, are on the steady clock (`loop_seconds`)."""
     if scenario.index == "broken":
         shutil.copytree(index_dir, folder / "index")
         index_dir = folder / "index"
-    async with FakeUpstream() as upstream:
+    steady_budget = mock.patch.object(vision_intake, "Budget", partial(Budget, clock=loop_seconds))
+    async with steady_clock(), FakeUpstream() as upstream:
         upstream.enqueue(*scenario.replies)
         vision |= {"endpoint": upstream.url, "model": "vlm", "profile": scenario.profile}
         services = _services(folder, index_dir, scenario, vision, more)
@@ -68,7 +76,8 @@ async def agentic_app(
             await _until_loaded(services)
             if scenario.index == "broken":
                 os.truncate(next(index_dir.glob("*/articles.jsonl")), 10)
-            yield App(f"http://127.0.0.1:{runner.addresses[0][1]}/cg-rag", services, upstream)
+            with steady_budget:
+                yield App(f"http://127.0.0.1:{runner.addresses[0][1]}/cg-rag", services, upstream)
         finally:
             await runner.cleanup()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tests.server_process import Answer, ServerProcess
@@ -70,7 +70,7 @@ def checked_result(body: dict[str, Any]) -> dict[str, Any]:
 
 def open_call(server: ServerProcess, body: Mapping[str, Any], **headers: str) -> socket.socket:
     """A request that was sent, its answer not read."""
-    connection = server.connect()
+    connection = server.connect(30)
     sent = json.dumps(body).encode()
     named = LEGACY | {name.replace("_", "-"): value for name, value in headers.items()}
     lines = [
@@ -82,6 +82,16 @@ def open_call(server: ServerProcess, body: Mapping[str, Any], **headers: str) ->
     lines += [f"{name}: {value}" for name, value in named.items()]
     connection.sendall("\r\n".join([*lines, "", ""]).encode() + sent)
     return connection
+
+
+def receive_until(connection: socket.socket, condition: Callable[[bytes], bool]) -> bytes:
+    """What comes, in however many pieces, until `condition` holds of it."""
+    received = b""
+    while not condition(received):
+        part = connection.recv(1 << 16)
+        assert part, received[-200:]
+        received += part
+    return received
 
 
 async def call_at_once(port: int, bodies: Sequence[Mapping[str, Any]], path: str = "/mcp/") -> list[bytes]:

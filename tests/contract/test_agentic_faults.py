@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from tests.agentic_invariants import check_answer, check_stream
 from tests.agentic_scenarios import FORGED, INVENTORY, LAW, PICTURE, PLAN, REVIEW, WRITTEN, of, report
 from tests.conftest import write_jsonl
 from tests.fake_upstream import Hang, Reply, Script, error, raw, says, whole
+from tests.steady_clock import loop_seconds
 
 DIES: dict[str, Script] = {
     "reset": says(WRITTEN, cut_after=90),
@@ -30,7 +30,7 @@ DIES: dict[str, Script] = {
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not condition():
             await asyncio.sleep(0.005)
 
@@ -61,9 +61,9 @@ async def test_five_attempts_are_made_and_no_sixth(tmp_path: Path, small_index: 
 async def test_a_wait_that_the_budget_cannot_hold_is_not_begun(tmp_path: Path, small_index: Path) -> None:
     scenario = of(error(429, retry_after="30"), budget_seconds=5.0)
     async with agentic_app(tmp_path, small_index, scenario) as app:
-        started = time.monotonic()
+        started = loop_seconds()
         status, body = await app.post()
-        assert time.monotonic() - started < 4
+        assert loop_seconds() - started < 4
         details = json.loads(body)["error"]["details"]
         assert (status, details["reason_code"], details["status"]) == (502, "rate_limited", 429)
 
@@ -83,9 +83,9 @@ async def test_a_silent_upstream_is_told_by_heartbeats_until_the_budget_ends(
 ) -> None:
     scenario = of(INVENTORY, Reply([Hang()]), budget_seconds=1.5)
     async with agentic_app(tmp_path, small_index, scenario, sse_heartbeat_seconds=0.2) as app:
-        started = time.monotonic()
+        started = loop_seconds()
         stream = await app.stream()
-        assert 1.4 < time.monotonic() - started < 2.5
+        assert 1.4 < loop_seconds() - started < 2.5
         assert stream.error_code == "vision_budget_exceeded"
         assert len(stream.comments) >= 3
         assert any(event.data.get("heartbeat") for event in stream.named("progress"))
@@ -146,10 +146,10 @@ async def test_client_leaving_at_any_turn_gives_back_its_slot_and_ends_the_call(
             asking.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await asking
-        left = time.monotonic()
+        left = loop_seconds()
         await app.upstream.until(lambda: app.upstream.num_disconnects == 1)
         await until(lambda: is_idle(app))
-        assert time.monotonic() - left < 1
+        assert loop_seconds() - left < 1
 
 
 async def test_retrieval_waits_for_a_slot_longer_than_other_requests_do(

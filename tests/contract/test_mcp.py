@@ -13,8 +13,9 @@ import pytest
 from cg_rag.core.settings import Settings
 from cg_rag.modes.mcp_tools import ENTRIES, INSTRUCTIONS
 from tests.conftest import StartServer
-from tests.contract.test_hostile import VALUES, wait_until
+from tests.contract.test_hostile import VALUES
 from tests.fake_upstream import Hang, Reply, says, upstream_in_thread
+from tests.generating import wait_for
 from tests.mcp_wire import (
     LEGACY,
     MCP,
@@ -379,7 +380,7 @@ def test_id_of_the_request_comes_back_as_it_was(server: ServerProcess, request_i
 @pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE", "PUT", "OPTIONS"])
 def test_other_methods_get_405_at_once(server: ServerProcess, method: str) -> None:
     for path in ("/mcp", "/mcp/"):
-        answer = server.request(method, path, headers={"Accept": "text/event-stream"}, timeout=2)
+        answer = server.request(method, path, headers={"Accept": "text/event-stream"})
         assert answer.status == 405
         assert answer.headers["Allow"] == "POST"
 
@@ -445,7 +446,7 @@ def test_full_service_is_told_as_on_http(start_server: StartServer) -> None:
         server.wait_ready()
         arguments = {"query": QUERY, "retrieval_docs": DOCS}
         with open_call(server, tool_call("cg_constrained_generate", arguments)):
-            wait_until(lambda: server.get("/health").json["capacity"]["generation"]["in_use"] == 1)
+            wait_for(lambda: server.get("/health").json["capacity"]["generation"]["in_use"] == 1)
             envelope = call(server, "cg_constrained_generate", arguments)
             error = server.post("/constrained-generate", arguments).json["error"]
         assert envelope["error"] == error
@@ -476,6 +477,7 @@ def test_key_is_asked_for_and_a_missing_index_told_as_on_other_routes(
 ) -> None:
     settings = f"  server: {{api_keys: {{agent: {KEY}}}}}\n  mcp: {{enabled: true}}\n"
     server = start_server(settings, index_dir=tmp_path / "none")
+    wait_for(lambda: server.get("/health", X_API_Key=KEY).json["index"]["state"] == "missing")
     for path in ("/mcp", "/mcp/"):
         answer = post(server, message("ping"), path)
         assert (answer.status, answer.code) == (401, "unauthorized")

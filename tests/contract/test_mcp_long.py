@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import StartServer
-from tests.contract.test_hostile import wait_until
+from tests.generating import ONE_SECOND, wait_for
 from tests.mcp_wire import (
     MCP,
     PROGRESS,
@@ -25,13 +25,18 @@ from tests.mcp_wire import (
     newest,
     open_call,
     post,
+    receive_until,
     tool_call,
 )
 from tests.server_process import ServerProcess
 
 PROGRAM = Path(__file__).resolve().parents[1] / "mcp_process.py"
 MEBIBYTE = 1024 * 1024
-SHORT_BEATS = {"CG_RAG_TEST_PING_SECONDS": "0.3", "CG_RAG_TEST_PROGRESS_SECONDS": "0.2"}
+PING_SECONDS, PROGRESS_SECONDS = 0.3, 0.2
+SHORT_BEATS = {
+    "CG_RAG_TEST_PING_SECONDS": str(PING_SECONDS),
+    "CG_RAG_TEST_PROGRESS_SECONDS": str(PROGRESS_SECONDS),
+}
 SECONDS = {"seconds": 60}
 
 
@@ -45,7 +50,7 @@ def everything_is_given_back(process: ServerProcess) -> Iterator[None]:
     """No test leaves a task, a slot or a byte behind."""
     base = state(process)["tasks"]
     yield
-    wait_until(lambda: state(process) == {"tasks": base, "slots": 0, "body_bytes": 0, "calls": 0})
+    wait_for(lambda: state(process) == {"tasks": base, "slots": 0, "body_bytes": 0, "calls": 0})
 
 
 def state(process: ServerProcess) -> dict[str, int]:
@@ -66,25 +71,49 @@ def test_answer_that_is_ready_at_once_is_json(process: ServerProcess) -> None:
 
 
 def test_silent_work_is_kept_alive_by_pings(process: ServerProcess) -> None:
+    started = time.monotonic()
+    with begin(process, "silent", tool_call("test_slow", SECONDS, 5), Mcp_Session_Id="s-1") as connection:
+        receive_until(connection, lambda received: received.count(b": ping\n\n") >= 3)
+        assert time.monotonic() - started > 3 * PING_SECONDS - 0.05
+        cancel(process, 5, Mcp_Session_Id="s-1")
+        receive_until(connection, lambda received: b'"code":-32800' in received)
+
+
+def test_answer_comes_behind_the_pings(process: ServerProcess) -> None:
+    started = time.monotonic()
     answer = post(process, tool_call("test_slow", {"seconds": 1.1}))
     messages, pings = events(answer.body)
-    assert pings == 3
+    # Three, unless the machine stood still.
+    assert 1 <= pings <= (time.monotonic() - started) / PING_SECONDS
     assert [checked_result(one)["ok"] for one in messages] == [True]
 
 
-def test_every_stage_is_told_and_silence_is_broken_by_progress(process: ServerProcess) -> None:
+def test_silence_is_broken_by_progress(process: ServerProcess) -> None:
+    started = time.monotonic()
+    body = tool_call("test_slow", SECONDS | {"stages": 2}, meta=PROGRESS)
+    with open_call(process, body) as connection:
+        receive_until(connection, lambda received: received.count("第 2 步".encode()) >= 4)
+    assert time.monotonic() - started > 3 * PROGRESS_SECONDS - 0.05
+
+
+def test_every_stage_is_told_then_the_last_again_and_then_the_answer(process: ServerProcess) -> None:
+    started = time.monotonic()
     answer = post(process, tool_call("test_slow", {"seconds": 0.7, "stages": 2}, meta=PROGRESS))
     messages, _ = events(answer.body)
     told = progress_of(messages)
     assert [one["progress"] for one in told] == list(range(1, len(told) + 1))
-    assert [one["message"] for one in told] == ["第 1 步", "第 2 步", "第 2 步", "第 2 步", "第 2 步"]
+    first, *others = [one["message"] for one in told]
+    assert (first, set(others)) == ("第 1 步", {"第 2 步"})
+    # Three times again, unless the machine stood still.
+    assert 1 <= len(others) - 1 <= (time.monotonic() - started) / PROGRESS_SECONDS
     assert checked_result(messages[-1])["ok"]
 
 
 def test_no_progress_is_sent_to_who_asked_for_none(process: ServerProcess) -> None:
     answer = post(process, tool_call("test_slow", {"seconds": 0.4, "stages": 3}))
     messages, pings = events(answer.body)
-    assert (len(messages), pings) == (1, 1)
+    assert len(messages) == 1
+    assert pings >= 1
 
 
 def test_client_of_json_alone_waits_for_its_json(process: ServerProcess) -> None:
@@ -96,15 +125,14 @@ def test_client_of_json_alone_waits_for_its_json(process: ServerProcess) -> None
 def test_newest_protocol_tells_progress_too(process: ServerProcess) -> None:
     body, headers = newest(tool_call("test_slow", {"seconds": 0.3, "stages": 1}, meta=PROGRESS))
     messages, _ = events(process.request("POST", MCP, body, headers).body)
-    assert len(progress_of(messages)) == 2
+    assert len(progress_of(messages)) >= 2
     assert checked_result(messages[-1])["ok"]
 
 
 def test_call_outlives_the_patience_of_a_client_that_is_reset_by_progress(process: ServerProcess) -> None:
-    # The client gives up when nothing came for 0.6 s; the call takes 1.5 s.
-    body = json.dumps(tool_call("test_slow", {"seconds": 1.5}, meta=PROGRESS)).encode()
-    with open_call(process, json.loads(body)) as connection:
-        connection.settimeout(0.6)
+    # The client gives up when nothing came for 3 s; the call takes 3.5 s.
+    with open_call(process, tool_call("test_slow", {"seconds": 3.5}, meta=PROGRESS)) as connection:
+        connection.settimeout(3)
         received = read_to_the_end(connection)
     assert b'"isError":false' in received
 
@@ -121,12 +149,7 @@ def test_call_of_70_seconds_outlives_the_60_seconds_of_a_client(start_server: St
 
 def read_to_the_end(connection: socket.socket) -> bytes:
     """Up to the last chunk of an answer."""
-    received = b""
-    while not received.endswith(b"0\r\n\r\n"):
-        part = connection.recv(1 << 16)
-        assert part, received[-200:]
-        received += part
-    return received
+    return receive_until(connection, lambda received: received.endswith(b"0\r\n\r\n"))
 
 
 # --- ends --------------------------------------------------------------------------------------------------------
@@ -146,12 +169,10 @@ def cancel(process: ServerProcess, request_id: Any, **headers: str) -> int:
 
 def test_cancelling_ends_the_work(process: ServerProcess) -> None:
     with begin(process, "cancelled", tool_call("test_slow", SECONDS, 5), Mcp_Session_Id="s-1") as connection:
-        started = time.monotonic()
         assert cancel(process, 5, Mcp_Session_Id="s-1") == 202
+        assert wait_for(lambda: state(process)["slots"] == 0) < ONE_SECOND
         process.wait_event("slow_cancelled", request_id="cancelled")
-        assert time.monotonic() - started < 1.0
-        wait_until(lambda: state(process)["slots"] == 0)
-        assert b'"code":-32800' in connection.recv(65536)
+        receive_until(connection, lambda received: b'"code":-32800' in received)
 
 
 def test_nobody_cancels_the_call_of_another(process: ServerProcess) -> None:
@@ -160,6 +181,7 @@ def test_nobody_cancels_the_call_of_another(process: ServerProcess) -> None:
             headers = {"Mcp_Session_Id": session} if session else {}
             assert cancel(process, request_id, **headers) == 202
         assert state(process)["slots"] == 1
+    wait_for(lambda: state(process)["slots"] == 0)
     with begin(process, "nameless", tool_call("test_slow", SECONDS, 5)):
         cancel(process, 5)
         assert state(process)["slots"] == 1
@@ -174,16 +196,15 @@ def test_client_that_leaves_ends_the_work(process: ServerProcess, protocol: str,
         body, headers = newest(body)
     with begin(process, name, body, **headers) as connection:
         if after == "in the stream":
-            assert b"text/event-stream" in connection.recv(65536)
-        started = time.monotonic()
+            receive_until(connection, lambda received: b"text/event-stream" in received)
+    assert wait_for(lambda: state(process)["slots"] == 0) < ONE_SECOND
     process.wait_event("slow_cancelled", request_id=name)
-    assert time.monotonic() - started < 1.0
     assert process.wait_event("request", request_id=name)["code"] == "client_gone"
 
 
 def test_service_that_stops_answers_what_it_will_not_finish(start_server: StartServer) -> None:
     server = start_server(
-        "  server: {shutdown_timeout_seconds: 0.4}\n  mcp: {enabled: true}\n",
+        "  server: {shutdown_timeout_seconds: 4}\n  mcp: {enabled: true}\n",
         environ=SHORT_BEATS,
         program=PROGRAM,
     )
@@ -264,10 +285,9 @@ def test_more_than_there_is_room_for_is_refused_as_json_rpc(
     with process.connect() as connection:
         head = f"POST /cg-rag/mcp HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(big)}\r\n\r\n"
         connection.sendall(head.encode())
-        answer = connection.recv(65536)
+        answer = receive_until(connection, lambda received: b"payload_too_large" in received)
     assert b"413" in answer.split(b"\r\n")[0]
     assert b'"jsonrpc":"2.0"' in answer
-    assert b"payload_too_large" in answer
 
 
 @pytest.mark.parametrize("stages", [0, 1])
@@ -309,7 +329,7 @@ def check_calls_leave_nothing(
     for _ in range(rounds):
         call_many(num_calls, tool_call("test_slow", {"seconds": 0.5}))
         call_many(num_calls, message("initialize", initialize))
-    wait_until(lambda: process.num_open_files() <= before[1])
+    wait_for(lambda: process.num_open_files() <= before[1])
     assert state(process) == before[0]
     assert process.resident_bytes() - before[2] < limit_bytes
 
@@ -328,18 +348,21 @@ def check_dropped_clients(process: ServerProcess, num_clients: int) -> None:
     first_line = len(process.lines)
     connections = []
     for number in range(num_clients):
-        meta = PROGRESS if number % 2 else None
-        connections.append(open_call(process, tool_call("test_slow", SECONDS | {"stages": 1}, number, meta)))
-    wait_until(lambda: state(process)["slots"] == num_clients, 60)
+        body = tool_call("test_slow", SECONDS | {"stages": 1}, number, meta=PROGRESS if number % 2 else None)
+        connections.append(open_call(process, body, X_Request_ID=f"dropped-{num_clients}-{number}"))
+    wait_for(lambda: state(process)["slots"] == num_clients, 60)
     for connection in connections:
         connection.close()
-    wait_until(lambda: state(process)["slots"] == 0, 5)
-    wait_until(lambda: process.num_open_files() <= num_files, 5)
+    taken = wait_for(lambda: state(process)["slots"] == 0)
+    taken += wait_for(lambda: process.num_open_files() <= num_files)
+    assert taken < 5
 
-    def num_told() -> int:
-        return sum(line.get("code") == "client_gone" for line in process.lines[first_line:])
+    def told() -> list[Any]:
+        ids = (line.get("request_id", "") for line in process.lines if line.get("code") == "client_gone")
+        return [one for one in ids if one.startswith(f"dropped-{num_clients}-")]
 
-    wait_until(lambda: num_told() == num_clients)  # the lines are read by a thread that may be late
+    wait_for(lambda: len(told()) == num_clients)  # the lines are read by a thread that may be late
+    assert len(set(told())) == num_clients
     lines = process.lines[first_line:]
     assert not [line for line in lines if "traceback" in line or line["event"] == "not_json"]
 

@@ -16,6 +16,7 @@ from cg_rag.index.models import E5_SMALL_ZH
 from cg_rag.modes.services import Services
 from tests.app_in_process import apps_in_process
 from tests.fake_upstream import FakeUpstream
+from tests.steady_clock import steady_clock
 
 SAMPLE = Path(__file__).resolve().parent.parent.parent / "index" / "sample"
 RERANK_OFF = "  rerank: {method: fused}\n"
@@ -64,10 +65,10 @@ async def leave_while_asked(
 ) -> None:
     """Ask, leave when the upstream has so many requests, and see the call cut and the slot given back."""
     asking = asyncio.create_task(ask(url, query))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while len(server.requests) < num_requests:
             await asyncio.sleep(0.01)
     asking.cancel()
-    async with asyncio.timeout(2):
+    async with steady_clock(), asyncio.timeout(2):
         while services.retrieval_slots.in_use or not server.num_disconnects:
             await asyncio.sleep(0.01)

@@ -142,7 +142,7 @@ async def test_waiting_for_a_generation_slot_holds_no_retrieval_slot(
         first = asyncio.create_task(drain(run(services)))
         await upstream.until(lambda: len(upstream.requests) == 1)
         second = asyncio.create_task(drain(run(services)))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not services.generation_slots.snapshot()["waiting"]:
                 await asyncio.sleep(0)
         assert services.retrieval_slots.in_use == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from tests.conftest import StartServer
 from tests.fake_upstream import Hang, Reply, raw, upstream_in_thread
 from tests.modes.conftest import SAMPLE, ask, health, leave_while_asked
 from tests.reranker_fixtures import make_slow_reranker
+from tests.steady_clock import steady_clock
 
 QUESTION = "洞口边上没有装栏杆"
 UNAVAILABLE = ["重排暂不可用，本次按检索得分排列。"]
@@ -244,15 +244,13 @@ async def test_client_leaving_stops_the_computation_and_frees_its_slot(
     folder = make_slow_reranker(tmp_path / "slow")
     services, url = await start(rerank=f"  rerank: {{model_dir: '{folder}'}}\n")
     asking = asyncio.create_task(ask(url, QUESTION))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not services.retrieval_slots.in_use:
             await asyncio.sleep(0.01)
     asking.cancel()
-    started = time.perf_counter()
-    async with asyncio.timeout(5):
+    async with steady_clock(), asyncio.timeout(3):
         while services.retrieval_slots.in_use:
             await asyncio.sleep(0.01)
-    assert time.perf_counter() - started < 3
 
 
 def test_doctor_asks_the_reranker(vector_index: Path, tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ async def start(small_index: Path, tmp_path: Path) -> AsyncIterator[Callable[...
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not condition():
             await asyncio.sleep(0.001)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import statistics
 import threading
 import time
+from contextlib import closing
 
 import pytest
 
@@ -98,24 +100,32 @@ def test_20000_characters_are_taken_however_they_are_written(
 
 def test_texts_full_of_citations_do_not_hold_the_others_up(server: ServerProcess) -> None:
     text = ("样例安全法第1、2、3、4、5、6、7、8、9条；" * 2000)[:20_000]
-    done = threading.Event()
+    over = threading.Event()
+    answers: list[bytes] = []
 
     def send() -> None:
-        for _ in range(2):
-            verify(server, text)
-        done.set()
+        """One behind the other, no answer looked at before the end: the service always has one to work on."""
+        body = json.dumps({"text": text})
+        with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)) as connection:
+            while not over.is_set():
+                path, headers = "/cg-rag/verify-citations", {"Content-Type": "application/json"}
+                connection.request("POST", path, body, headers)
+                answers.append(connection.getresponse().read())
 
     sender = threading.Thread(target=send)
     sender.start()
-    waits = []
-    while not done.is_set():
-        started = time.perf_counter()
-        assert server.get("/health").status == 200
-        waits.append(time.perf_counter() - started)
-    sender.join()
-    # Alone each text takes hundreds of milliseconds; on the loop itself health would wait for all of it.
-    assert len(waits) > 3
-    assert statistics.median(waits) < 0.1
+    waits: list[float] = []
+    try:
+        while len(waits) < 30 or not answers:
+            started = time.perf_counter()
+            assert server.get("/health").status == 200
+            waits.append(time.perf_counter() - started)
+    finally:
+        over.set()
+        sender.join()
+    texts = [json.loads(answer)["runtime_stats"]["total_time_ms"] / 1000 for answer in answers]
+    # Each text takes hundreds of milliseconds; on the loop itself health would wait for all of it.
+    assert statistics.median(waits) < statistics.median(texts) / 4
 
 
 def test_without_an_index_it_is_not_ready(
