@@ -582,7 +582,7 @@ def parser_page(browser: Browser, bench: Hybrid) -> Iterator[Page]:
         yield page
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(pieces=st.lists(PIECES, max_size=30), cuts=st.lists(st.integers(0, 120), max_size=6))
 def test_parser_of_the_page_reads_what_ours_reads(
     parser_page: Page, pieces: list[bytes], cuts: list[int]

@@ -162,7 +162,7 @@ def strictly_parsed(body: bytes) -> Any:
     return json.loads(body.decode("utf-8"), parse_constant=refuse)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(
     cuts=st.lists(st.tuples(st.integers(0, 60), st.integers(0, 8), st.binary(max_size=6)), max_size=4),
 )

@@ -156,7 +156,7 @@ async def test_release_twice_gives_back_once() -> None:
     assert limiter.in_use == 0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(1, 5), st.sampled_from(["keep", "release", "cancel"])), max_size=30))
 def test_whatever_happens_the_sum_is_right_and_never_above_the_maximum(steps: list[tuple[int, str]]) -> None:
     asyncio.run(_play(steps))

@@ -248,7 +248,7 @@ def test_what_stands_beside_the_text_of_a_token_is_read_too() -> None:
     assert outcome(refused, event_ends(refused)) == outcome(refused, [])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.sampled_from(sorted(RECORDINGS)), st.data())
 def test_for_any_cuts_what_was_streamed_is_the_answer(name: str, data: st.DataObject) -> None:
     recording, expected = RECORDINGS[name]

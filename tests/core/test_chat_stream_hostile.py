@@ -57,7 +57,7 @@ CHUNKS = JSON | st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(CHUNKS, max_size=6), st.data(), st.booleans())
 def test_any_chunks_give_an_answer_or_an_upstream_error_however_cut(
     chunks: list[Any], data: st.DataObject, thinking: bool
@@ -69,7 +69,7 @@ def test_any_chunks_give_an_answer_or_an_upstream_error_however_cut(
     assert outcome(stream, event_ends(stream), thinking=thinking) == whole
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.binary(max_size=200)
     | st.lists(

@@ -992,7 +992,7 @@ ADDRESSES = st.builds(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(text=ADDRESSES | st.text("htp:/a1.[]%?#@", max_size=20))
 def test_every_endpoint_that_the_settings_take_is_one_for_the_client(text: str) -> None:
     if is_endpoint(text):
@@ -1216,7 +1216,7 @@ def load_or_refuse(path: Path, data: bytes) -> None:
     assert all(refusal.isprintable() for refusal in refusals)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(data=st.binary(max_size=300))
 @example(b"%YAML 1." + b"9" * 5000 + b"\n---\ncg_rag: {}\n")
 @example(b'"\\UFFFFFFFF": 1')
@@ -1281,7 +1281,7 @@ KEYS = st.sampled_from(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(lines=st.lists(st.tuples(st.integers(1, 4), KEYS, SCALARS), max_size=8))
 def test_nearly_right_files_are_a_configuration_or_a_refusal(
     tmp_path: Path, lines: list[tuple[int, str, str]]
@@ -1297,7 +1297,7 @@ TREES = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(tree=st.dictionaries(KEYS, TREES, max_size=4))
 def test_any_values_in_flags_are_settings_or_a_refusal(tree: dict[str, Any]) -> None:
     refusals: list[str] = []

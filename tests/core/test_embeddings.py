@@ -616,7 +616,7 @@ def is_vectors(vectors: list[list[float]], num_texts: int) -> bool:
     return len(vectors) == num_texts and len(widths) == 1 and 0 not in widths and finite
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(ANSWERS, st.integers(1, 3))
 def test_any_json_is_vectors_or_an_upstream_error(told: Any, num_texts: int) -> None:
     try:
@@ -625,7 +625,7 @@ def test_any_json_is_vectors_or_an_upstream_error(told: Any, num_texts: int) -> 
         assert len(str(failure)) < 80
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     ANSWERS.map(lambda told: json.dumps(told).encode()) | st.binary(max_size=200),
     st.sampled_from([200, 200, 201, 302, 400, 500]),
@@ -645,7 +645,7 @@ def test_any_bytes_over_a_socket_are_vectors_or_an_upstream_error(
     asyncio.run(call())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.permutations(range(5)), st.integers(1, 6))
 def test_whole_answers_are_taken_in_any_order(order: list[int], width: int) -> None:
     told = answer_of(*(entry(index, [index + 0.5] * width) for index in order))

@@ -77,7 +77,7 @@ def play(
     return conversation, events, None
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(ANY_WRITTEN, ANY_WRITTEN, st.sampled_from([HAZARD_QUESTION, PLAIN_QUESTION]), st.integers(1, 40))
 def test_whatever_the_model_writes_a_report_a_plain_answer_or_an_error_comes_of_it(
     first: tuple[str, int], second: tuple[str, int], question: str, size: int

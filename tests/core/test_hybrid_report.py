@@ -315,7 +315,7 @@ def check_draft(text: str, num_evidence: int, data: Any) -> None:
         assert reading.text.startswith(out)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(DRAFTS, st.integers(0, 4), st.data())
 def test_whatever_is_written_the_report_keeps_its_rules_and_what_went_out_was_part_of_it(
     text: str, num_evidence: int, data: Any
@@ -324,7 +324,7 @@ def test_whatever_is_written_the_report_keeps_its_rules_and_what_went_out_was_pa
 
 
 @pytest.mark.slow
-@settings(max_examples=8_000, deadline=None)
+@settings(max_examples=8_000)
 @given(DRAFTS, st.integers(0, 4), st.data())
 def test_the_same_over_eight_thousand_drafts(text: str, num_evidence: int, data: Any) -> None:
     check_draft(text, num_evidence, data)

@@ -69,7 +69,7 @@ def plain(value: Any) -> Any:
     return value
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.dictionaries(st.text(max_size=3), TREES, max_size=4))
 def test_the_slices_joined_are_the_same_json(body: dict[str, Any]) -> None:
     encoded = encode_body(body)

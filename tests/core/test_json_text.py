@@ -58,7 +58,7 @@ def with_all_escaped(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=True).replace("/", "\\/").encode()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(OBJECTS, CUTS, st.sampled_from([orjson.dumps, with_all_escaped]))
 def test_any_object_cut_anywhere_reads_as_orjson_reads_it(
     value: dict[str, Any], cuts: list[int], dump: Any
@@ -67,7 +67,7 @@ def test_any_object_cut_anywhere_reads_as_orjson_reads_it(
     assert unlifted(lex(body, cuts, LIMIT)) == orjson.loads(body)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(OBJECTS, CUTS, st.data())
 def test_damaged_json_is_refused_exactly_when_orjson_refuses_it(
     value: dict[str, Any], cuts: list[int], data: st.DataObject
@@ -83,7 +83,7 @@ def test_damaged_json_is_refused_exactly_when_orjson_refuses_it(
     assert_same_verdict(bytes(body), cuts)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.binary(max_size=200), CUTS)
 def test_arbitrary_bytes_are_refused_or_read_as_orjson_reads_them(body: bytes, cuts: list[int]) -> None:
     assert_same_verdict(b'{"a":"' + body, cuts)

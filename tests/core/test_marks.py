@@ -281,7 +281,7 @@ PIECES = st.sampled_from(
 TEXTS = st.lists(PIECES, max_size=40).map("".join)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(TEXTS, st.lists(st.integers(0, 60), max_size=12), st.sampled_from(STYLES))
 @example("[ci[cite^9]te^9]", [3, 10, 12], "cite")
 @example("[" + "\u200b" * 250 + "cite^9]", [1, 200, 251], "none")
@@ -298,7 +298,7 @@ def test_what_comes_out_does_not_depend_on_how_the_text_was_cut(
     assert "".join(map(letters.feed, text)) + letters.finish() == expected
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(TEXTS)
 def test_no_unknown_mark_is_left_whatever_was_written(text: str) -> None:
     assert not _SEEN.search(as_seen(strip_marks(text)))
@@ -316,14 +316,14 @@ def _only_joined(text: str) -> bool:
     return not _SEEN.search(as_seen(_PUBLISHED.sub("\ufffd", text)))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(TEXTS, st.sampled_from(STYLES))
 def test_rewriting_twice_changes_nothing(text: str, style: Style) -> None:
     once = rewrite_marks(text, style, KNOWN)
     assert rewrite_marks(once, style, KNOWN) == once
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.text(max_size=200))
 def test_any_text_is_read(text: str) -> None:
     strip_marks(text)

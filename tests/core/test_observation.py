@@ -148,7 +148,7 @@ _ANY = st.one_of(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(_ANY)
 def test_whatever_is_written_is_a_label_of_the_list_or_a_text_that_can_be_shown(text: str) -> None:
     observation = read(text)

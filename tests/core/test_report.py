@@ -419,7 +419,7 @@ def _changed(draw: st.DrawFn) -> tuple[str, int]:
 ANY_WRITTEN = st.one_of(_reports(), _changed(), st.tuples(st.one_of(_TEXTS, _LINES), st.integers(1, 3)))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(ANY_WRITTEN)
 def test_whatever_is_written_is_published_in_form_or_faulted(written: tuple[str, int]) -> None:
     text, num_images = written
@@ -432,7 +432,7 @@ def test_whatever_is_written_is_published_in_form_or_faulted(written: tuple[str,
             assert again.text == reading.text
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(ANY_WRITTEN, st.sampled_from(["cite", "numbered"]))
 def test_whatever_is_written_cites_only_what_is_there(written: tuple[str, int], style: Style) -> None:
     text, num_images = written
@@ -448,7 +448,7 @@ def test_whatever_is_written_cites_only_what_is_there(written: tuple[str, int], 
         assert again.text == reading.text
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(ANY_WRITTEN)
 def test_a_formatted_report_is_read_back_the_same(written: tuple[str, int]) -> None:
     text, num_images = written
@@ -463,7 +463,7 @@ def test_a_formatted_report_is_read_back_the_same(written: tuple[str, int]) -> N
 def test_the_generated_reports_are_mostly_published() -> None:
     published = []
 
-    @settings(max_examples=60, deadline=None, database=None, derandomize=True)
+    @settings(max_examples=60, database=None, derandomize=True)
     @given(_reports())
     def count(written: tuple[str, int]) -> None:
         published.append(bool(read_free_form(*written, RULES).text))
@@ -472,7 +472,7 @@ def test_the_generated_reports_are_mostly_published() -> None:
     assert sum(published) > len(published) // 4
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.text(max_size=300))
 def test_any_text_is_read(text: str) -> None:
     read_free_form(text, 1, RULES)

@@ -74,7 +74,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.fixed_dictionaries({}, optional={"query": json_values, "topk": json_values, "images": json_values}))
 def test_any_json_object_is_a_request_or_one_chinese_sentence(body: dict[str, Any]) -> None:
     try:

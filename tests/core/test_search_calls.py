@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cg_rag.core.evidence import Evidence
@@ -80,7 +80,6 @@ def test_an_unknown_tool_is_named_and_not_called(name: str) -> None:
     assert f"“{name[:40]}”" in refusal
 
 
-@settings(deadline=None)
 @given(
     st.text()
     | st.recursive(

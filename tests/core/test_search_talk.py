@@ -83,7 +83,7 @@ ANSWERS = st.builds(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(ANSWERS, min_size=12, max_size=12), st.integers(1, 3), st.booleans(), st.booleans())
 def test_every_conversation_ends_within_its_bounds(
     answers: list[ChatResult], max_rounds: int, uses_tools: bool, finds: bool

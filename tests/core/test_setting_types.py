@@ -94,7 +94,7 @@ PIECES = st.sampled_from([*HOLES, *ODD, "{{", "}}", "{", "}", "问", "\n"])
 TEXTS = st.lists(PIECES, max_size=5).map("".join)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(text=TEXTS)
 def test_templates_are_those_that_the_embedder_takes(text: str) -> None:
     assert is_accepted(QueryTemplate, text) == is_parsed(text, "{contents}")

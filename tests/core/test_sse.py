@@ -133,7 +133,7 @@ def decode(pieces: list[bytes], **options: int) -> tuple[list[ServerSentEvent], 
 
 
 @given(st.lists(EVENTS, max_size=6), st.lists(st.integers(0, 10**6), max_size=20), st.booleans())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_any_events_come_back_from_their_bytes_however_they_were_cut(
     events: list[Event], cuts: list[int], with_heartbeats: bool
 ) -> None:
@@ -149,7 +149,7 @@ def test_any_events_come_back_from_their_bytes_however_they_were_cut(
 
 
 @given(st.sampled_from(sorted(ERRORS)), TEXTS, JSON_OBJECTS)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_any_error_is_one_well_formed_terminal_event(
     code: str, message: str, details: dict[str, Any]
 ) -> None:
@@ -313,7 +313,7 @@ BITS = st.sampled_from(
 
 
 @given(st.lists(BITS, max_size=40).map(b"".join), st.lists(st.integers(0, 10**6), max_size=30))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_bytes_decode_to_the_same_events_however_they_are_cut(body: bytes, cuts: list[int]) -> None:
     assert decode(cut(body, cuts)) == decode([body])
 
@@ -336,7 +336,7 @@ def at_event_ends(body: bytes) -> list[bytes]:
 
 
 @given(st.lists(BITS | st.just(b"data: y\n\n"), max_size=40).map(b"".join))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_plain_events_taken_on_their_own_way_are_those_of_the_decoder(body: bytes) -> None:
     expected = [(event.event, event.data) for event in decode([body])[0]]
     assert decode_by_either_way(at_event_ends(body)) == expected
@@ -376,6 +376,6 @@ def naive_decode(body: bytes) -> list[tuple[str, str]]:
 
 
 @given(st.lists(BITS, max_size=40).map(b"".join))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_the_decoder_agrees_with_the_rules_written_down_naively(body: bytes) -> None:
     assert [(event.event, event.data) for event in decode([body])[0]] == naive_decode(body)

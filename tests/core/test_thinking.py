@@ -105,7 +105,7 @@ MARKS = st.sampled_from(["<think>", "</think>", "```", "`", "<", "/", "think", "
 CONTENTS = st.lists(MARKS, max_size=30).map("".join)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(CONTENTS, st.data(), st.booleans(), st.booleans())
 def test_the_outcome_does_not_depend_on_the_cuts(
     content: str, data: st.DataObject, inside: bool, truncated: bool
@@ -134,14 +134,14 @@ def test_text_passes_when_nothing_can_come_of_it() -> None:
     assert after_a_fence.feed("<think>想") == [Piece(thinking="想")]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text("ab想\n `<>/", max_size=40), st.text("ab想\n `<>/", max_size=40))
 def test_text_and_thought_are_preserved(thought: str, answer: str) -> None:
     text, thinking = split(f"<think>{thought}</think>{answer}")
     assert (text, thinking) == (answer.lstrip(), thought.lstrip())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(CONTENTS, st.booleans())
 @example("think></think><", False)
 def test_no_letter_outside_of_tags_is_lost(content: str, inside: bool) -> None:

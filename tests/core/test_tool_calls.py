@@ -124,7 +124,7 @@ ENTRIES = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(ENTRIES | VALUES, max_size=20))
 def test_any_entries_make_calls_that_can_be_answered(entries: list[Any]) -> None:
     assembler = ToolCallAssembler()

@@ -68,7 +68,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(JSON | st.binary(max_size=50), st.integers(100, 199) | st.integers(300, 999))
 def test_any_body_with_any_status_is_one_of_the_errors(body: Any, status: int) -> None:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()

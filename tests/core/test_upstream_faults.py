@@ -356,7 +356,7 @@ async def test_an_answer_cut_at_a_limit_says_so() -> None:
         assert (await b.client.complete(ASK)).finish_reason == "length"
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(
     st.binary(max_size=300)
     | st.lists(

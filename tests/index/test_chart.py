@@ -83,7 +83,7 @@ def test_many_lines_make_the_picture_taller() -> None:
     assert float(read(many).attrib["height"]) > float(read(one).attrib["height"])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.text(max_size=80), st.text(max_size=80))
 def test_any_label_gives_a_picture_that_needs_nothing_else(title: str, label: str) -> None:
     svg = draw_recall(title, [Line(label, RISING)])

@@ -27,7 +27,7 @@ def int_to_chinese(value: int) -> str:
     return text + (digits[ones] if ones else "")
 
 
-quick = settings(max_examples=100, deadline=None)
+quick = settings(max_examples=100)
 
 SAFETY = "中华人民共和国安全生产法"
 BUILDING = "中华人民共和国建筑法"
@@ -674,7 +674,7 @@ hostile_text = st.one_of(st.text(max_size=80), st.lists(st.sampled_from(PIECES),
 
 
 @given(hostile_text)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_any_text_gives_ascending_disjoint_spans_of_itself(text: str) -> None:
     for citations in (parse(text), RESOLVER.find_citations(text)):
         end = 0

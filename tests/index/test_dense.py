@@ -89,7 +89,7 @@ def batches(draw: st.DrawFn) -> tuple[Floats, Floats, list[tuple[Spans, int]]]:
     return vectors, queries, requests
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(batches())
 def test_a_batch_gives_each_query_the_list_it_gets_alone_and_that_is_the_slow_twins(
     batch: tuple[Floats, Floats, list[tuple[Spans, int]]],
@@ -103,7 +103,7 @@ def test_a_batch_gives_each_query_the_list_it_gets_alone_and_that_is_the_slow_tw
         assert as_pairs(answer) == slow_search(arrays, query, ranges, k)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(batches())
 def test_both_kernels_give_the_same_list(batch: tuple[Floats, Floats, list[tuple[Spans, int]]]) -> None:
     vectors, queries, requests = batch
@@ -208,7 +208,7 @@ def test_rows_that_come_back_short_are_noticed() -> None:
         searcher.search(make_queries(1)[0], [(0, 9)], 3)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(st.integers(-3, 3), max_size=60),
     st.sampled_from([0, 1, 40]),

@@ -103,7 +103,7 @@ def test_one_lost_character_is_a_warning_and_good_text_is_no_mojibake(tmp_path: 
         assert find_mojibake(text) is None
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.text(st.characters(min_codepoint=0x4E00, max_codepoint=0x9FA5), min_size=6, max_size=40))
 def test_chinese_is_no_mojibake_and_its_misreadings_are(text: str) -> None:
     assert find_mojibake(text) is None
@@ -311,7 +311,7 @@ def test_chinese_numbers(count: int, text: str) -> None:
     assert to_chinese(count) == text
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(0, 9999))
 def test_chinese_numbers_read_back(count: int) -> None:
     assert chinese_to_int(to_chinese(count)) == count
@@ -470,7 +470,7 @@ SNIPPETS = ["<p>", "</p>", "<table>", "<tr>", "<td colspan=3>", "<td rowspan='9'
     "<header>", "</header>", "<nav>", "</nav>", "<script>", "</script>", "<br/>", "第一条 甲", "&lt;", "<!-- x -->", "\n", "<", ">"]  # fmt: skip
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.sampled_from(SNIPPETS) | st.text(max_size=5), max_size=30).map("".join))
 def test_any_markup_gives_lines(text: str) -> None:
     for line in read_markup(text, "a.html", ImportLog()):
@@ -480,7 +480,7 @@ def test_any_markup_gives_lines(text: str) -> None:
 CELLS = st.builds(Cell, st.text("字a |", max_size=3), st.integers(0, 99), st.integers(0, 99))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.lists(CELLS, max_size=5), max_size=6))
 def test_every_cell_of_a_table_stands_in_it_once(rows: list[list[Cell]]) -> None:
     shown = "".join(spread_rows(rows)).replace(" ", "").replace("|", "")
@@ -490,7 +490,7 @@ def test_every_cell_of_a_table_stands_in_it_once(rows: list[list[Cell]]) -> None
 # --- anything ------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.sampled_from([".md", ".txt", ".html", ".docx", ".json", ".csv", ".jsonl", ".zip"]),
     st.binary(max_size=200)

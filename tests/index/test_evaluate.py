@@ -217,7 +217,7 @@ def test_bytes_that_are_not_utf_8_are_refused_with_their_place(tmp_path: Path) -
         read_questions(file)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.binary(max_size=200))
 def test_any_file_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     file = tmp_path_factory.mktemp("any") / "q.jsonl"

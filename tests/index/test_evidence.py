@@ -39,7 +39,7 @@ def test_a_document_that_is_no_law_is_not_found() -> None:
     assert FINDER.find("《施工日志》与《安全技术交底》") == []
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(
         st.sampled_from(["《建筑法》", "第三条", "6.0.5", "（1）", "、", "GB55023", "第", "条", "甲"])

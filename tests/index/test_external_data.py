@@ -129,7 +129,7 @@ def test_a_cut_model_is_one_clear_error(tmp_path: Path, keep: int) -> None:
 
 
 @given(data=st.binary(max_size=300))
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 def test_random_bytes_never_raise_anything_else(tmp_path: Path, data: bytes) -> None:
     model = tmp_path / "model.onnx"
     model.write_bytes(data)
@@ -138,7 +138,7 @@ def test_random_bytes_never_raise_anything_else(tmp_path: Path, data: bytes) -> 
 
 
 @given(location=st.text(max_size=30))
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 def test_no_location_leads_out_of_the_folder(tmp_path: Path, location: str) -> None:
     try:
         found = check_inside(tmp_path, location)

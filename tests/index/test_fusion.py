@@ -38,7 +38,7 @@ LISTS = st.dictionaries(st.integers(0, 30), st.integers(-8, 8).map(float), max_s
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(LISTS, LISTS, st.sampled_from([0.0, 0.3, 0.6, 1.0]), st.integers(1, 50), st.sampled_from([1, 10, 100]))
 def test_fusing_agrees_with_the_slow_twin(
     dense: Ranked, lexical: Ranked, weight: float, k: int, num_candidates: int

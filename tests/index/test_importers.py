@@ -238,7 +238,7 @@ JSON_VALUES = st.recursive(
 FIELDS = st.sampled_from(["law_name", "article_number", "contents", "tags", "chapter"]) | st.text(max_size=9)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.dictionaries(FIELDS, JSON_VALUES | st.text(st.characters(), max_size=9), max_size=7))
 def test_any_record_is_an_article_that_can_be_written_or_is_refused(record: dict[str, Any]) -> None:
     try:
@@ -251,7 +251,7 @@ def test_any_record_is_an_article_that_can_be_written_or_is_refused(record: dict
     json.dumps([article.law_name, article.contents, dict(article.extra)], ensure_ascii=False).encode()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.text(max_size=40))
 def test_cleaning_twice_changes_nothing_more(text: str) -> None:
     try:

@@ -90,7 +90,7 @@ def test_a_changed_byte_anywhere_costs_a_vector_and_never_gives_a_wrong_one(tmp_
         assert len(found) in (0, 2), position
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=200))
 def test_bytes_of_anybody_behind_the_records_are_no_records(tmp_path: Path, tail: bytes) -> None:
     path = fill(tmp_path, 2)

@@ -824,7 +824,7 @@ def visible(*texts: str) -> Counter[str]:
 
 
 @given(LINES, st.text(max_size=12))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_text_is_read_and_read_back_from_what_was_written(source: list[Line], stem: str) -> None:
     law = parse_law(source, stem)
     again = parse_law(lines(write_law(law)), "别的文件名")
@@ -835,7 +835,7 @@ def test_any_text_is_read_and_read_back_from_what_was_written(source: list[Line]
 
 
 @given(LINES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_every_character_is_in_one_article_or_left(source: list[Line]) -> None:
     law = parse_law(source, "样例")
     # The number that a commentary between clauses shares with its clause, and that of an annex its articles bear.
@@ -847,7 +847,7 @@ def test_every_character_is_in_one_article_or_left(source: list[Line]) -> None:
 
 
 @given(st.lists(st.sampled_from([*FRAGMENTS[:24], "。\n", "\n", "：\n"]), max_size=60))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_every_word_of_a_law_stands_once_and_in_its_order(fragments: list[str]) -> None:
     """Each line ends with a word of its own; markup and annexes that would repeat a number are not in the way."""
     marked = "".join(fragments).split("\n")
@@ -863,7 +863,7 @@ def test_every_word_of_a_law_stands_once_and_in_its_order(fragments: list[str]) 
 
 
 @given(LINES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_every_article_is_one_that_an_index_takes(source: list[Line]) -> None:
     for article in parse_law(source, "样例").articles:
         assert article.contents == article.contents.strip()

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cg_rag.index import lexical
@@ -111,13 +111,11 @@ def generated(num_texts: int, seed: int) -> list[str]:
     return [joined[end - size : end] for end, size in zip(ends, sizes, strict=True)]
 
 
-@settings(deadline=None)
 @given(st.lists(TEXT, max_size=30), TEXT, st.integers(1, 40))
 def test_rows_and_scores_equal_the_slow_search(texts: list[str], query: str, k: int) -> None:
     assert_same(texts, query, [(0, len(texts))], k)
 
 
-@settings(deadline=None)
 @given(st.lists(TEXT, min_size=12, max_size=30), TEXT, st.integers(0, 5), st.integers(6, 11))
 def test_scopes_of_several_ranges_equal_the_slow_search(
     texts: list[str], query: str, start: int, stop: int
@@ -125,7 +123,6 @@ def test_scopes_of_several_ranges_equal_the_slow_search(
     assert_same(texts, query, [(start, 5), (stop, 12)], 5)
 
 
-@settings(deadline=None)
 @given(st.lists(TEXT, max_size=30), TEXT, st.lists(TEXT, max_size=3))
 @example(texts=["B0"], query="", expansions=["B", "0"])
 def test_a_search_with_expansions_equals_the_slow_search(
@@ -156,7 +153,6 @@ def test_one_byte_per_posting_keeps_the_ten_best_of_float_bm25() -> None:
     assert shared >= 990
 
 
-@settings(deadline=None)
 @given(st.lists(st.text(st.characters(exclude_categories=()), max_size=30), max_size=8))
 def test_the_index_holds_exactly_the_terms_of_its_texts(texts: list[str]) -> None:
     arrays = LexicalArrays.build(texts)

@@ -60,7 +60,7 @@ def slow_ndcg(ranks: Ranks, k: int) -> float:
     return float(np.dot(gains(ranks, k), discounts) / np.dot(ideal, discounts))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(RANKS, K)
 def test_metrics_equal_their_definitions(ranks: Ranks, k: int) -> None:
     assert recall_at(ranks, k) == pytest.approx(slow_recall(ranks, k))
@@ -69,7 +69,7 @@ def test_metrics_equal_their_definitions(ranks: Ranks, k: int) -> None:
     assert ndcg_at(ranks, k) == pytest.approx(slow_ndcg(ranks, k))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(RANKS, K)
 def test_metrics_lie_between_0_and_1_and_grow_with_k(ranks: Ranks, k: int) -> None:
     for metric in (recall_at, hit_at, reciprocal_rank, ndcg_at):
@@ -78,7 +78,7 @@ def test_metrics_lie_between_0_and_1_and_grow_with_k(ranks: Ranks, k: int) -> No
         assert metric(ranks, k) <= metric(ranks, k + 1)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(RANKS, K)
 def test_the_curve_is_recall_at_every_k(ranks: Ranks, topk: int) -> None:
     assert recall_curve(ranks, topk).tolist() == pytest.approx(
@@ -127,7 +127,7 @@ def test_an_item_is_found_where_the_first_of_its_rows_stands() -> None:
     assert find_ranks([], [(1,)]) == [None]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.sampled_from([0.0, 0.1, 0.5, 1.0]), min_size=1, max_size=40))
 def test_the_interval_covers_the_mean_and_stays_in_range(values: list[float]) -> None:
     (interval,) = bootstrap_intervals(np.array(values)[:, None], resamples=500)

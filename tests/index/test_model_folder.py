@@ -106,7 +106,7 @@ def test_settings_that_are_no_object_are_one_sentence(tmp_path: Path, text: str)
         st.sampled_from([*EmbedderSettings.__dataclass_fields__, "x"]), st.from_type(type(None) | int)
     )
 )
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_parsing_raises_nothing_but_model_invalid(raw: dict[str, Any]) -> None:
     with pytest.raises(ModelInvalid):
         parse_settings(EmbedderSettings, raw, "place")
@@ -129,7 +129,7 @@ def test_braces_inside_a_value_mean_nothing() -> None:
 
 
 @given(st.text(max_size=40))
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_any_template_text_parses_or_is_refused_in_chinese(text: str) -> None:
     try:
         template = Template.parse(text, ["text"])

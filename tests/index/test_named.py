@@ -237,7 +237,7 @@ PIECES = [
 ]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.one_of(st.text(max_size=60), st.lists(st.sampled_from(PIECES), max_size=30).map("".join)),
     st.sampled_from([((0, NUM_ROWS),), ((0, 50), (119, 130)), ()]),

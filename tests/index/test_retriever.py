@@ -211,7 +211,6 @@ def test_only_the_articles_of_the_answer_are_read() -> None:
     assert index.rows_read == [hit.row for hit in result.hits]
 
 
-@settings(deadline=None)
 @given(QUERIES, st.sampled_from(["full", "usual"]), st.integers(1, NUM_ROWS + 3))
 def test_every_answer_is_ordered_distinct_and_a_prefix_of_a_longer_one(
     query: str, scope: str, topk: int
@@ -224,7 +223,7 @@ def test_every_answer_is_ordered_distinct_and_a_prefix_of_a_longer_one(
     assert result.hits == RETRIEVER.search(query, scope, 200).hits[:topk]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.text(st.characters(exclude_categories=()), max_size=40))
 def test_no_query_raises(query: str) -> None:
     RETRIEVER.search(query, "full", 5)

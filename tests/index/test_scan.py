@@ -41,7 +41,7 @@ SPANS = st.lists(st.integers(0, 700), max_size=12, unique=True).map(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(SPANS, st.integers(1, 19), st.sampled_from([1, 64 * 4 * DIM, 128 * 4 * DIM, 1 << 20]))
 def test_blocks_of_any_size_give_the_bits_of_the_slow_twin(
     ranges: list[tuple[int, int]], num_queries: int, block_bytes: int

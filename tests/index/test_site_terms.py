@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cg_rag.index.site_terms import MAX_EXPANSIONS, TABLE, SiteTerms
@@ -134,7 +134,6 @@ def test_a_word_given_twice_is_refused(tmp_path: Path) -> None:
         SiteTerms.load(path)
 
 
-@settings(deadline=None)
 @given(st.one_of(ANY_TEXT, QUESTION.map("".join)))
 def test_no_text_raises_and_the_answer_repeats(text: str) -> None:
     added = TERMS.expand(text)
@@ -143,7 +142,6 @@ def test_no_text_raises_and_the_answer_repeats(text: str) -> None:
     assert not [word for word in added if word in normalise(text)]
 
 
-@settings(deadline=None)
 @given(st.one_of(ANY_TEXT, QUESTION.map("".join)))
 def test_words_found_equal_a_search_that_tries_every_length(text: str) -> None:
     text = normalise(text)

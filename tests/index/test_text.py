@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cg_rag.index.text import NEVER_IN_WORDS, find_words, normalise, terms
@@ -88,25 +88,21 @@ def test_all_dashes_are_one(dash: str) -> None:
     assert normalise(f"JGJ{dash}59") == "jgj-59"
 
 
-@settings(deadline=None)
 @given(ANY_TEXT)
 def test_no_text_raises(text: str) -> None:
     assert all(isinstance(term, str) and term for term in terms(text))
 
 
-@settings(deadline=None)
 @given(st.one_of(ANY_TEXT, MIXED))
 def test_a_query_normalised_before_gives_the_same_terms(text: str) -> None:
     assert sorted(terms(unicodedata.normalize("NFKC", text).strip())) == sorted(terms(text))
 
 
-@settings(deadline=None)
 @given(st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=60))
 def test_full_and_half_width_give_the_same_terms(text: str) -> None:
     assert sorted(terms(half_to_full(text))) == sorted(terms(text))
 
 
-@settings(deadline=None)
 @given(st.one_of(ANY_TEXT, MIXED))
 def test_the_short_cut_for_common_wide_marks_changes_nothing(text: str) -> None:
     wide = "，；：（）\u3000"
@@ -115,7 +111,6 @@ def test_the_short_cut_for_common_wide_marks_changes_nothing(text: str) -> None:
     assert normalise(text) == normalise(plain)
 
 
-@settings(deadline=None)
 @given(
     st.sampled_from(PREFIXES),
     st.integers(10, 99999),
@@ -127,7 +122,6 @@ def test_a_bare_code_is_found_inside_a_sentence(prefix: str, number: int, tail: 
     assert set(terms(f"{prefix}{number}")) <= set(terms(sentence))
 
 
-@settings(deadline=None)
 @given(MIXED)
 def test_words_hold_no_han(text: str) -> None:
     assert not any("\u4e00" <= char <= "\u9fff" for word in find_words(normalise(text)) for char in word)

@@ -67,7 +67,7 @@ def test_the_forms_above_are_real_attacks_on_the_bundled_tokenizer() -> None:
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_no_mixture_of_pieces_makes_a_control_token(text: str) -> None:
     assert not {0, 1, 2} & set(E5.encode(E5.neutralise(text)).ids[1:-1])
 
@@ -77,7 +77,7 @@ def test_no_mixture_of_pieces_makes_a_control_token(text: str) -> None:
         lambda text: "<" not in text
     )
 )
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_other_text_is_left_as_it_is(text: str) -> None:
     if not set("＜﹤⋖≮") & set(text) and "<" not in E5._normalise(text):
         assert E5.neutralise(text) == text

@@ -113,7 +113,7 @@ def test_what_is_not_in_force_is_described_by_what_the_source_says() -> None:
     assert describe_validity({"effective_date": "2099-01-01"}) == "施行日期为 2099-01-01，尚未施行"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.booleans(), max_size=60), st.integers(1, 25))
 def test_the_order_is_stable_inside_windows_and_loses_nothing(in_force: list[bool], window: int) -> None:
     order = order_by_validity(in_force, window)
@@ -231,7 +231,7 @@ def test_nothing_more_is_read_where_everything_is_in_force() -> None:
     assert len(index.rows_read) == 5 + WINDOW
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.sampled_from(["", "现行有效", "已废止", "已被修改"]), min_size=1, max_size=70),
     st.sampled_from(

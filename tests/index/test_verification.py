@@ -368,7 +368,7 @@ pieces = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(pieces, max_size=30).map("".join), st.sampled_from(["full", "scaffold"]))
 def test_any_text_gives_known_statuses_and_parts_of_itself(text: str, scope: str) -> None:
     end = 0

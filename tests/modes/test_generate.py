@@ -600,7 +600,7 @@ def example(tmp_path: Path) -> Any:
     return run_one
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(texts=st.tuples(TEXTS, TEXTS), max_items=st.integers(1, 3), thinks=st.booleans())
 def test_any_text_of_a_model_is_a_selection_or_a_failure_of_the_contract(
     example: Any, texts: tuple[str, str], max_items: int, thinks: bool
@@ -612,7 +612,7 @@ def test_any_text_of_a_model_is_a_selection_or_a_failure_of_the_contract(
     example(one)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(body=st.one_of(st.binary(max_size=80), TEXTS.map(lambda text: sse(chunk({"content": text})))))
 def test_any_bytes_of_a_model_server_are_a_failure_of_the_contract(example: Any, body: bytes) -> None:
     async def one(scripted: Scripted) -> None:
@@ -656,7 +656,7 @@ ODD_CHUNKS = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(chunks=st.lists(ODD_CHUNKS, max_size=4), ends=st.sampled_from(["stop", "length", None]))
 def test_chunks_of_any_shape_are_an_answer_or_a_failure_of_the_contract(
     example: Any, chunks: list[Any], ends: str | None
@@ -668,7 +668,7 @@ def test_chunks_of_any_shape_are_an_answer_or_a_failure_of_the_contract(
     example(one)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(text=TEXTS, size=st.integers(1, 40))
 def test_events_do_not_depend_on_how_the_stream_was_cut(example: Any, text: str, size: int) -> None:
     async def one(scripted: Scripted) -> None:
