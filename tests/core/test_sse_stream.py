@@ -505,10 +505,14 @@ async def test_the_mode_waits_for_a_reader_who_falls_behind_and_heartbeats_add_n
         await log.wait_for("request")
 
 
-async def read_slowly(server: Server, bytes_per_turn: int, seconds_per_turn: float) -> StreamChecker:
+async def read_slowly(
+    server: Server, bytes_per_turn: int, seconds_per_turn: float, begin: asyncio.Event | None = None
+) -> StreamChecker:
     loop = asyncio.get_running_loop()
     peer = await connect_with_small_buffer(server.port)
     await loop.sock_sendall(peer, GET_STREAM.replace(b"HTTP/1.1", b"HTTP/1.0"))
+    if begin is not None:
+        await begin.wait()
     received = b""
     while piece := await loop.sock_recv(peer, bytes_per_turn):
         received += piece
@@ -544,19 +548,25 @@ async def test_a_reader_of_5_kib_a_second_gets_everything_in_order(log: LogEvent
 
 async def test_forty_streams_at_once_half_of_them_slow_all_end_well_with_bounded_buffers() -> None:
     highest = 0
+    waits = asyncio.Event()
 
     async def watch(server: Server) -> None:
         nonlocal highest
         while True:
             highest = max(highest, sum(unsent_bytes(server)))
+            if highest:
+                waits.set()
             await asyncio.sleep(0.005)
 
-    # More than all buffers hold, so that each slow stream has to wait for its reader and is seen while it does.
+    # More than all buffers hold: while the slow readers do not begin, a stream has to wait, and is seen to.
     mode = numbered(600, width=10)
     async with serve_stream(mode, heartbeat_seconds=0.02, small_buffers=True) as server:
         watching = asyncio.create_task(watch(server))
         streams = await asyncio.gather(
-            *(read_slowly(server, 1024, 0.02) if number % 2 else read_stream(server) for number in range(40))
+            *(
+                read_slowly(server, 1024, 0.02, waits) if number % 2 else read_stream(server)
+                for number in range(40)
+            )
         )
         watching.cancel()
     assert [len(stream.named("token")) for stream in streams] == [600] * 40
