@@ -118,6 +118,7 @@ class _Waiting:
     woken: threading.Event = field(default_factory=threading.Event)
     answer: Answer | None = None
     error: BaseException | None = None
+    batch: list[_Waiting] = field(default_factory=list)  # whom it scans for
 
 
 class Searcher(Protocol):
@@ -140,7 +141,7 @@ class MicroBatcher:
         self._max_batch = max_batch
         self._lock = threading.Lock()
         self._waiting: list[_Waiting] = []
-        self._busy = False
+        self._leader: _Waiting | None = None  # who scans, or is called to
 
     @property
     def num_waiting(self) -> int:
@@ -154,56 +155,52 @@ class MicroBatcher:
         request = (ranges, k)
         self._searcher.check(query[None], [request])
         own = _Waiting(query, request)
-        self._wait_for_turn(own)
-        if own.answer is None and own.error is None:
-            self._lead()
+        try:
+            self._take_part(own)
+        except BaseException as error:  # of the scan, or Ctrl-C anywhere: nobody must wait for a leader that has left
+            for one in own.batch:
+                if one.answer is None:
+                    one.error = error
+            self._hand_over(own)
+            raise
         if own.error is not None:
             raise own.error
         assert own.answer is not None
         return own.answer
 
-    def _wait_for_turn(self, own: _Waiting) -> None:
-        """Until answered, or called to lead."""
-        leads = False
-        try:
-            with self._lock:
-                self._waiting.append(own)
-                leads = not self._busy
-                self._busy = True
-            if not leads:
-                own.woken.wait()
-        except BaseException:  # Ctrl-C: the others must not wait for a leader that has left
-            with self._lock:
-                called = leads or (own.woken.is_set() and own in self._waiting)
-                if own in self._waiting:
-                    self._waiting.remove(own)
-            if called:
-                self._hand_over([])
-            raise
+    def _take_part(self, own: _Waiting) -> None:
+        """Until answered: by another's scan, or by leading one."""
+        with self._lock:
+            self._waiting.append(own)
+            if self._leader is None:
+                self._leader = own
+        if self._leader is not own:
+            own.woken.wait()
+        if self._leader is own:
+            self._lead(own)
 
-    def _lead(self) -> None:
+    def _lead(self, own: _Waiting) -> None:
         """Search for those who wait now, the caller first among them; then wake them and the next leader."""
         with self._lock:
-            batch = self._waiting[: self._max_batch]
+            own.batch = self._waiting[: self._max_batch]
             del self._waiting[: self._max_batch]
-        try:
-            queries = np.stack([one.query for one in batch])
-            answers = self._searcher.search_many(queries, [one.request for one in batch])
-            for one, answer in zip(batch, answers, strict=True):
-                one.answer = answer
-        except BaseException as error:
-            for one in batch:
-                one.error = error
-            raise
-        finally:
-            self._hand_over(batch)
+        queries = np.stack([one.query for one in own.batch])
+        answers = self._searcher.search_many(queries, [one.request for one in own.batch])
+        for one, answer in zip(own.batch, answers, strict=True):
+            one.answer = answer
+        self._hand_over(own)
 
-    def _hand_over(self, batch: Sequence[_Waiting]) -> None:
+    def _hand_over(self, own: _Waiting) -> None:
+        """Done anew, it completes one that was interrupted."""
         with self._lock:
-            following = self._waiting[:1]
-            self._busy = bool(following)
-            for one in (*following, *batch):
+            self._waiting = [one for one in self._waiting if one is not own and one not in own.batch]
+            if self._leader is own:
+                self._leader = self._waiting[0] if self._waiting else None
+            if self._leader is not None:
+                self._leader.woken.set()
+            for one in own.batch:
                 one.woken.set()
+            own.batch = []  # it holds itself
 
 
 def best_places(scores: Floats, count: int) -> Rows:

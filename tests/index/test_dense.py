@@ -359,39 +359,85 @@ def test_a_waiting_search_that_is_interrupted_leaves_and_the_others_go_on() -> N
     assert ask(batcher, 3) == 3
 
 
-@pytest.mark.parametrize("comes_first", [True, False])
-def test_a_search_that_is_interrupted_before_it_waits_leaves_too(
-    monkeypatch: pytest.MonkeyPatch, comes_first: bool
-) -> None:
-    class InterruptedLock:
-        """Lets nobody out who entered it first."""
+class InterruptedLock:
+    """Lets those who enter it pass, but interrupts at its step `at`: each enters, and leaves."""
 
-        def __init__(self) -> None:
-            self.lock = threading.Lock()
-            self.interrupts = True
+    def __init__(self, at: int) -> None:
+        self.lock = threading.Lock()
+        self.steps_left = at
+        self.thread = threading.get_ident()
 
-        def __enter__(self) -> None:
-            self.lock.acquire()
+    def __enter__(self) -> None:
+        self.step()
+        self.lock.acquire()
 
-        def __exit__(self, *_: object) -> None:
-            self.lock.release()
-            if self.interrupts:
-                self.interrupts = False
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
+        self.step()
+
+    def step(self) -> None:
+        if threading.get_ident() == self.thread:
+            self.steps_left -= 1
+            if self.steps_left == 0:
                 raise Interrupted
 
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_search_that_is_interrupted_before_it_waits_leaves_too(
+    monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
     searcher = ScriptedSearcher()
     batcher = MicroBatcher(searcher)
     with ThreadPoolExecutor(1) as pool:
-        if not comes_first:
-            leader = pool.submit(ask, batcher, 1)
-            assert searcher.entered.acquire(timeout=DEADLINE_SECONDS)
-        monkeypatch.setattr(batcher, "_lock", InterruptedLock())
+        leader = pool.submit(ask, batcher, 1)
+        assert searcher.entered.acquire(timeout=DEADLINE_SECONDS)
+        monkeypatch.setattr(batcher, "_lock", InterruptedLock(at))
         with pytest.raises(Interrupted):
             ask(batcher, 2)
         assert batcher.num_waiting == 0
         searcher.permits.release(2)
-        assert comes_first or leader.result(DEADLINE_SECONDS) == 1
+        assert leader.result(DEADLINE_SECONDS) == 1
         assert pool.submit(ask, batcher, 3).result(DEADLINE_SECONDS) == 3
+
+
+@pytest.mark.parametrize("at", [1, 2, 3, 4, 5, 6])
+def test_a_search_that_leads_leaves_nobody_waiting_wherever_it_is_interrupted(
+    monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    searcher = ScriptedSearcher()
+    batcher = MicroBatcher(searcher)
+    monkeypatch.setattr(batcher, "_lock", InterruptedLock(at))
+    searcher.permits.release(9)
+    with pytest.raises(Interrupted):
+        ask(batcher, 2)
+    assert batcher.num_waiting == 0
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(ask, batcher, 3).result(DEADLINE_SECONDS) == 3
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_leader_that_is_interrupted_as_it_hands_over_hands_over_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    searcher = ScriptedSearcher()
+    batcher = MicroBatcher(searcher)
+    scan = searcher.search_many
+    first_thread = threading.get_ident()
+    with ThreadPoolExecutor(2) as pool:
+        waiters = []
+
+        def scan_while_others_come(queries: Floats, requests: Sequence[Request]) -> list[Answer]:
+            if threading.get_ident() == first_thread:
+                waiters.extend(pool.submit(ask, batcher, number) for number in (4, 5))
+                until_waiting(batcher, 2)
+                batcher._lock = InterruptedLock(at)  # type: ignore[assignment]
+            return scan(queries, requests)
+
+        monkeypatch.setattr(searcher, "search_many", scan_while_others_come)
+        searcher.permits.release(9)
+        with pytest.raises(Interrupted):
+            ask(batcher, 2)
+        assert [waiter.result(DEADLINE_SECONDS) for waiter in waiters] == [4, 5]
 
 
 def test_32_threads_get_the_lists_they_get_alone() -> None:
