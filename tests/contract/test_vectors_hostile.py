@@ -663,14 +663,14 @@ def test_caller_that_leaves_stops_the_model_and_frees_the_place(slow_server: Ser
     tries = itertools.count()
 
     def leave() -> float:
-        query = f"起重吊装{next(tries)}"
+        # All of it counts: what is looked at late, and left late, has less left to stop.
+        query, started = f"起重吊装{next(tries)}", time.monotonic()
         try:
             ask_and_leave(slow_server, query, lambda: slots_in_use(slow_server) > 0, 3 * alone)
         except AssertionError:
             return math.inf  # it had ended before anybody looked
-        left = time.monotonic()
         wait_until(lambda: slots_in_use(slow_server) == 0)
-        return time.monotonic() - left
+        return time.monotonic() - started
 
     assert_within(alone / 2, leave, tries=10)
 
@@ -767,23 +767,25 @@ def test_failing_endpoint_fails_as_a_model_does_in_time_and_tells_no_secret(
         taken = time.monotonic() - started
         endpoint.forget()
         assert not re.search(f"canary-key|secret-prompt|{endpoint.port}", str(failed.value))
-        return taken
+        # More than one: a try that was given up may reach the endpoint only now.
+        endpoint.enqueue(*[in_order] * 20)
+        works_at_once = answers_in_time(embedder)
+        endpoint.forget()
+        return taken if works_at_once else math.inf
 
     assert_within(5, fail)  # tries included: the limit is for all of them
-    # More than one: a try that was given up may reach the endpoint only now.
-    endpoint.enqueue(*[in_order] * 20)
-    assert answers_in_time(embedder).shape == (8,)
-    endpoint.forget()
 
 
-def answers_in_time(embedder: Embedder) -> Any:
-    """A vector of a working endpoint; asked for again where not the endpoint but the machine took all of the time."""
-    for _ in range(4):
+def answers_in_time(embedder: Embedder) -> bool:
+    """Whether the first question to a working endpoint has a vector; where it has none, the machine or the client took all
+    of the time, and it works by and by."""
+    for attempt in range(5):
         started = time.monotonic()
         with suppress(ModelFailed):
-            return embedder.embed_query("灭火器")
+            assert embedder.embed_query("灭火器").shape == (8,)
+            return attempt == 0
         assert time.monotonic() - started >= ENDPOINT_SECONDS
-    return embedder.embed_query("灭火器")
+    raise AssertionError("it never works again")
 
 
 @pytest.mark.parametrize("degrade", [True, False])

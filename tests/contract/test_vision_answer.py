@@ -414,7 +414,7 @@ def test_a_client_that_leaves_returns_the_slot_and_ends_the_call(service: Servic
         wait_for(lambda: len(service.upstream.requests) > sent)
         assert service.slots_in_use == 1
     taken = wait_for(lambda: service.slots_in_use == 0)
-    wait_for(lambda: service.upstream.was_left(sent))
+    taken += wait_for(lambda: service.upstream.was_left(sent))
     assert taken < ONE_SECOND
 
 

@@ -16,6 +16,7 @@ from aiohttp import web
 from cg_rag.core.body import LongString, _pace, read_json_object
 from cg_rag.core.capacity import Limiter
 from tests.core.raw_http import PATIENCE_SECONDS, Answer, Client, Server, serve, until
+from tests.steady_clock import steady_clock
 
 MAX_BYTES = 2 << 20
 
@@ -53,7 +54,8 @@ class Reading:
     async def served(self, **options: Any) -> AsyncIterator[Server]:
         async with serve({"/read": self.answer}, **options) as server:
             yield server
-        await until(lambda: self.inflight.in_use == self.inflight.snapshot()["waiting"] == 0)
+        async with steady_clock(), asyncio.timeout(1):
+            await until(lambda: self.inflight.in_use == self.inflight.snapshot()["waiting"] == 0)
 
 
 def head(*headers: bytes, content_type: bytes = b"application/json") -> bytes:
