@@ -40,6 +40,14 @@ def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> float:
         taken += min(time.monotonic() - began, LONGEST_LOOK_SECONDS)
 
 
+def seconds_until(condition: Callable[[], bool]) -> float:
+    """How long it took by the wall, for `assert_within`, which forgives a machine that stood still. `wait_for` does not
+    count a service that stood still either."""
+    started = time.monotonic()
+    wait_for(condition)
+    return time.monotonic() - started
+
+
 def capacity(server: ServerProcess) -> tuple[int, int]:
     numbers = server.get("/health").json["capacity"]
     return numbers["retrieval"]["in_use"], numbers["generation"]["in_use"]

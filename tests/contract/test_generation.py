@@ -19,6 +19,7 @@ from tests.generating import (
     ROUTES,
     capacity,
     read_until,
+    seconds_until,
     streaming,
     wait_for,
     without_times,
@@ -142,8 +143,8 @@ def test_client_that_leaves_frees_slot_and_upstream_within_a_second(
             connection.sendall(head.encode() + sent)
             wait_for(lambda: len(upstream.requests) == asked + 1)
             assert capacity(server) == (0, 1)
-        taken = wait_for(lambda: upstream.was_left(asked))
-        taken += wait_for(lambda: capacity(server) == (0, 0))
+        taken = seconds_until(lambda: upstream.was_left(asked))
+        taken += seconds_until(lambda: capacity(server) == (0, 0))
         line = server.wait_event("request", path=route, code="client_gone", request_id=f"leaves-{asked}")
         assert line["status"] == (200 if streams else 499)
         return taken

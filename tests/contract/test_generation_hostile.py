@@ -43,6 +43,7 @@ from tests.generating import (
     RAG,
     ROUTES,
     capacity,
+    seconds_until,
     streaming,
     wait_for,
     without_times,
@@ -284,7 +285,7 @@ def test_caller_that_leaves_while_a_retry_is_waited_for_frees_the_slot(
         with open_stream(server, path, GENERATE):
             wait_for(lambda: len(upstream.requests) == asked + 1)
             assert capacity(server) == (0, 1)
-        return wait_for(lambda: capacity(server) == (0, 0))
+        return seconds_until(lambda: capacity(server) == (0, 0))
 
     assert_within(ONE_SECOND, leave)
 
@@ -329,8 +330,8 @@ def test_caller_that_leaves_the_queue_is_forgotten(start_server: StartServer, up
             wait_for(lambda: waiting() == len(left))
             for connection in left:
                 connection.close()
-            waiters_took = wait_for(lambda: waiting() == 0)
-        return max(waiters_took, wait_for(lambda: capacity(server) == (0, 0)))
+            waiters_took = seconds_until(lambda: waiting() == 0)
+        return max(waiters_took, seconds_until(lambda: capacity(server) == (0, 0)))
 
     assert_within(ONE_SECOND, leave)
 
@@ -350,7 +351,7 @@ def test_callers_that_break_off_all_over_the_place_leave_nothing_behind(
             if number % 2:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             connection.close()
-        taken = wait_for(lambda: capacity(server) == (0, 0))
+        taken = seconds_until(lambda: capacity(server) == (0, 0))
         # Connections that tests before this one left for the next question end when their time is up.
         wait_for(lambda: upstream.num_open == 0)
         wait_for(lambda: server.num_open_files() <= files + 1)

@@ -13,7 +13,17 @@ import pytest
 
 from tests.conftest import StartServer
 from tests.fake_upstream import FakeUpstream, Go, Hang, says, upstream_in_thread
-from tests.generating import NO_VECTORS, ONE_SECOND, RAG, capacity, read_until, streaming, wait_for
+from tests.generating import (
+    NO_VECTORS,
+    ONE_SECOND,
+    RAG,
+    capacity,
+    read_until,
+    seconds_until,
+    streaming,
+    wait_for,
+)
+from tests.patience import assert_within
 from tests.server_process import ServerProcess
 from tests.sse_checker import StreamChecker
 
@@ -95,10 +105,13 @@ def test_an_event_passes_while_the_model_is_still_writing(proxy: Proxied, upstre
 def test_a_caller_that_leaves_through_the_proxy_gives_the_slot_back(
     proxy: Proxied, upstream: FakeUpstream
 ) -> None:
-    upstream.enqueue(says(['{"indices":[2,', "1]}"], cut_after=2, cut_by=[Hang()]))
-    with streaming(proxy, "/rag", RAG) as response:  # type: ignore[arg-type]
-        read_until(response, b"event: token")
-    assert wait_for(lambda: capacity(proxy.server) == (0, 0)) < ONE_SECOND
+    def leave() -> float:
+        upstream.enqueue(says(['{"indices":[2,', "1]}"], cut_after=2, cut_by=[Hang()]))
+        with streaming(proxy, "/rag", RAG) as response:  # type: ignore[arg-type]
+            read_until(response, b"event: token")
+        return seconds_until(lambda: capacity(proxy.server) == (0, 0))
+
+    assert_within(ONE_SECOND, leave)
 
 
 def test_a_body_larger_than_what_nginx_takes_by_itself_reaches_the_service(
