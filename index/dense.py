@@ -157,9 +157,8 @@ class MicroBatcher:
         own = _Waiting(query, request)
         try:
             self._take_part(own)
-        except (
-            BaseException
-        ) as error:  # of the scan, or Ctrl-C anywhere: nobody must wait for a leader that has left
+        except BaseException as error:
+            # Of the scan, or Ctrl-C anywhere: nobody must wait for a leader that has left.
             for one in own.batch:
                 if one.answer is None:
                     one.error = error
