@@ -30,12 +30,6 @@ from tests.sse_checker import StreamChecker
 
 
 @pytest.fixture(scope="module")
-def upstream() -> Iterator[FakeUpstream]:
-    with upstream_in_thread() as fake:
-        yield fake
-
-
-@pytest.fixture(scope="module")
 def server(start_server: StartServer, upstream: FakeUpstream) -> ServerProcess:
     server = start_server(
         f"  generation: {{endpoint: '{upstream.url}', model: m, api_key: sk-of-the-test}}\n"

@@ -59,12 +59,6 @@ NUM_STREAMS = 200
 
 
 @pytest.fixture(scope="module")
-def upstream() -> Iterator[FakeUpstream]:
-    with upstream_in_thread() as fake:
-        yield fake
-
-
-@pytest.fixture(scope="module")
 def server(start_server: StartServer, upstream: FakeUpstream) -> ServerProcess:
     server = start_server(
         f"  generation: {{endpoint: '{upstream.url}', model: m, api_key: {KEY}}}\n"

@@ -16,7 +16,6 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from mcp.client import Client
 from cg_rag.modes.mcp_tools import ENTRIES
 from tests.agentic_scenarios import PICTURE, PLAN, WRITTEN
 from tests.conftest import StartServer
-from tests.fake_upstream import FakeUpstream, says, upstream_in_thread
+from tests.fake_upstream import FakeUpstream, says
 from tests.server_process import ServerProcess
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -60,12 +59,6 @@ OBSERVATION = json.dumps(
     ensure_ascii=False,
 )
 SAID = (REPORT, OBSERVATION, PLAN, WRITTEN)
-
-
-@pytest.fixture(scope="module")
-def upstream() -> Iterator[FakeUpstream]:
-    with upstream_in_thread() as upstream:
-        yield upstream
 
 
 @pytest.fixture(scope="module")

@@ -30,12 +30,6 @@ UPSTREAM_KEY = "sk-upstream-canary-77"
 
 
 @pytest.fixture(scope="module")
-def upstream() -> Iterator[FakeUpstream]:
-    with upstream_in_thread() as fake:
-        yield fake
-
-
-@pytest.fixture(scope="module")
 def server(start_server: StartServer, upstream: FakeUpstream) -> ServerProcess:
     server = start_server(
         f"  server: {{api_keys: {{site-a: {KEY}, scraper: {SCRAPER_KEY}}}}}\n"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import StartServer
-from tests.fake_upstream import FakeUpstream, Go, Hang, says, upstream_in_thread
+from tests.fake_upstream import FakeUpstream, Go, Hang, says
 from tests.generating import (
     NO_VECTORS,
     ONE_SECOND,
@@ -51,12 +51,6 @@ class Proxied:
 
     request = ServerProcess.request
     post = ServerProcess.post
-
-
-@pytest.fixture(scope="module")
-def upstream() -> Iterator[FakeUpstream]:
-    with upstream_in_thread() as fake:
-        yield fake
 
 
 @pytest.fixture(scope="module")

@@ -20,17 +20,11 @@ from cg_rag.modes import MODES, STREAMS
 from cg_rag.modes.answers import ANSWERS, STREAM_EVENTS
 from tests.answer_checker import BASE_PATH, check, check_answer, closed, document, gets, pointer
 from tests.conftest import StartServer
-from tests.fake_upstream import FakeUpstream, error, says, upstream_in_thread
+from tests.fake_upstream import FakeUpstream, error, says
 from tests.generating import GENERATE, NO_VECTORS, RAG
 from tests.server_process import ServerProcess
 
 KEY = "key-of-the-site-0001"
-
-
-@pytest.fixture(scope="module")
-def upstream() -> Iterator[FakeUpstream]:
-    with upstream_in_thread() as fake:
-        yield fake
 
 
 @pytest.fixture(scope="module")
