@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from contextlib import suppress
 from typing import Any
 
 from aiohttp import hdrs, web
@@ -105,7 +106,8 @@ def _check_media_type(header: str) -> None:
 async def _send_continue(request: web.Request) -> None:
     if EXPECT not in request:
         return
-    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    with suppress(ConnectionError):  # who has gone is found by reading, as without Expect
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     request.writer.output_size = 0  # as aiohttp does: an interim answer is not the beginning of the answer
 
 

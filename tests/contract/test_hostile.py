@@ -379,6 +379,24 @@ def test_expect_is_answered_only_when_the_body_is_wanted(server: ServerProcess) 
             assert not connection.recv(65536).startswith(b"HTTP/1.1 100")
 
 
+@pytest.mark.parametrize("body", [b"", QUESTION[:5], QUESTION])
+def test_who_expects_an_interim_answer_and_has_gone_is_a_client_that_left(
+    server: ServerProcess, body: bytes
+) -> None:
+    mark = f"expect-and-go-{len(body)}"
+    for leave in (lambda one: None, lambda one: one.shutdown(socket.SHUT_WR)):
+        with server.connect() as connection:
+            connection.sendall(
+                HEAD
+                + f"Expect: 100-continue\r\nX-Request-ID: {mark}\r\nContent-Length: {len(QUESTION)}\r\n\r\n".encode()
+                + body
+            )
+            leave(connection)
+        line = server.wait_event("request", request_id=mark)
+        assert line["status"] in (200, 499), line
+    assert "internal_error" not in [line["event"] for line in server.lines]
+
+
 def test_head_is_a_405_without_body(server: ServerProcess) -> None:
     answer = exchange(server, GET.replace(b"GET", b"HEAD") + CLOSE + b"\r\n")
     assert status_of(answer) == 405
