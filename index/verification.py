@@ -49,7 +49,8 @@ class Reader(Protocol):
 class Verdict:
     """One citation and what the corpus says of it. `raw` is the part of the text that begins at `start`.
 
-    exact              what is cited is there: `articles`, those in force first, else in source order. Of a law named
+    exact              what is cited is there: `articles`, those in force first, of them the one whose number is the
+                       cited one (6.0.5 before 6.0.5(1)), else in source order. Of a law named
                        alone they are one entry a law, without number and contents
     article_absent     `law_name` is there with numbered articles, the one cited is not among them
     law_not_in_corpus  nothing can be said
@@ -163,7 +164,10 @@ class Verifier:
         articles = self._reader.read_articles(rows[:MAX_ARTICLES_PER_CITATION])
         if not judged.rows:
             articles = [_law_alone(article) for article in articles]
-        articles.sort(key=lambda article: not is_in_force(article.extra))
+        cited = article_key(_number_as_written(citation))
+        articles.sort(
+            key=lambda article: (not is_in_force(article.extra), article_key(article.article_number) != cited)
+        )
         if sum(map(_num_characters, articles)) > room:
             return verdict
         notes = [verdict.note, *_notes_on_articles(citation, articles, len(rows))]

@@ -208,6 +208,19 @@ def test_several_laws_named_alone_are_one_entry_each_those_in_force_first() -> N
     assert verdict.standing == "in_force"
 
 
+def test_the_article_of_the_very_number_comes_before_its_parts() -> None:
+    articles = [
+        Article(SCAFFOLD, "6.0.5(1)", "一"),
+        Article(SCAFFOLD, "6.0.5", "本条"),
+        Article(SAFETY, "第三条第二款", "二"),
+        Article(SAFETY, "第三条", "本条"),
+    ]
+    verifier = Verifier(Index(articles), {"full": Scope("full", ((0, len(articles)),))})
+    for text in ("GB55023-2022 第6.0.5条", "《安全生产法》第三条"):
+        (verdict,) = verifier.verify(text, "full").verdicts
+        assert verdict.as_json()["doc"]["contents"] == "本条"
+
+
 def test_several_articles_of_one_citation_are_a_doc_and_more_docs() -> None:
     body = verify_one("GB55023-2022 第6.0.5条").as_json()
     assert body["doc"]["article_number"] == "6.0.5(1)"
