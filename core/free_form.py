@@ -156,7 +156,9 @@ class FreeForm:
                 async for event in events:
                     yield event
         if not self.verdict.text:
-            raise invalid_response("；".join(self.verdict.faults), self._calls.attempts)
+            raise invalid_response(
+                "；".join(fault.rstrip("。") for fault in self.verdict.faults), self._calls.attempts
+            )
         for piece in self._channel.settle(self.verdict.text, self.verdict.reason):
             yield piece
 

@@ -71,7 +71,9 @@ def read_observation(text: str, taxonomy: Taxonomy, references: References) -> O
     hazard = _published(said.get("hazard_description"), references)
     suggestions = _suggestions(said.get("suggestions"), references)
     try:
-        label = _label(said.get("hazard_label"), taxonomy)
+        if "hazard_label" not in said:  # "" says that there is no hazard; left out, it says nothing
+            raise _Unreadable("缺少 hazard_label")
+        label = _label(said["hazard_label"], taxonomy)
         is_non_scene = _flag(said.get("is_non_scene"))
         _check(description, label, is_non_scene)
     except _Unreadable as fault:

@@ -122,6 +122,7 @@ def hold_to_corpus(service: Service, case: Case) -> None:
     answer = service.post(says(text), says(text), images=[PICTURE] * num_images)
     if said is None:
         assert (answer.status, answer.code) == (502, "vision_response_invalid")
+        assert "。。" not in answer.json["error"]["message"]
         assert service.upstream.num_left == 0
         return
     assert answer.status == 200, answer.body.decode()

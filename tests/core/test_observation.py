@@ -98,6 +98,7 @@ def test_no_site_is_no_failure() -> None:
         (said()[:-40], "没有所要的 JSON 对象"),
         (said(hazard_label="地面不平问题"), "不在标签词表中，收到“地面不平问题”"),
         (said(hazard_label=["场地积水问题"]), "不是字符串"),
+        ('{"description": "积水很深。", "hazard_description": "有积水。"}', "缺少 hazard_label"),
         (said(description=""), "description"),
         (said(description=7), "description"),
         (said(is_non_scene="大概"), "不是布尔值"),
